@@ -1,4 +1,4 @@
-"""Records waiting to be sent: one open batch per partition, and how much memory they all take."""
+"""Records that wait to be sent: one open batch for each partition, and the memory that all batches take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hapax.codec.records import RecordBatchBuilder
 from hapax.core.types import TopicPartition
 
 RECORD_OVERHEAD = 70
-"""Bytes a record may take besides key, value and headers, with its share of an otherwise empty batch's header."""
+"""Upper bound, in bytes, of a record's size beyond its key, value and headers, with its share of an otherwise empty
+batch's header."""
 
 
 class OpenBatch:
@@ -24,11 +25,11 @@ class OpenBatch:
         self.created_ms = created_ms
         self.records = 0
         self.bytes = 0
-        """Before compression; what it takes of buffer.memory."""
+        """Before compression: the bytes that it takes of buffer.memory."""
         self.full = False
         self.data = bytearray()
         self.deliveries: list[asyncio.Future[DeliveryReport]] = []
-        """One for each record; none for a batch that was handed over whole."""
+        """One for each record. Empty for a batch that was handed over whole."""
         self.timestamps: list[int] = []
 
     def close(self) -> None:
@@ -42,15 +43,16 @@ class Accumulator:
         self._compression = compression
         self._free = memory
         self._promised = 0
-        """Of the free bytes: given to waiters that have not run yet."""
+        """The part of the free bytes that was granted to waiters that have not run yet."""
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def has_room(self, size: int) -> bool:
         return self._free - self._promised >= size and not self._waiting
 
     async def room(self, size: int) -> None:
-        """Waits until `size` bytes are free, first come, first served; take them before the next await. Cancelling
-        gives the place up, also one that was served just now. Raises what `close_waiting` was given."""
+        """Waits until `size` bytes are free, first come, first served. Take them before the next await. Cancelling the
+        wait gives the place up, even just after the bytes were granted. Raises the error that `close_waiting` was
+        given."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (size, waiting)
         self._waiting.append(entry)
@@ -66,7 +68,7 @@ class Accumulator:
         self._promised -= size
 
     def close_waiting(self, error: Exception) -> None:
-        """Nothing will be sent any more: all who wait for room get `error`."""
+        """Nothing more will be sent: all callers that wait for room get `error`."""
         while self._waiting:
             _, waiting = self._waiting.popleft()
             if not waiting.done():
@@ -92,7 +94,7 @@ class Accumulator:
         size: int,
         now_ms: int,
     ) -> OpenBatch | None:
-        """Adds a record. Returns the batch that this pushed out because it was full, closed, if any."""
+        """Adds a record. Returns the partition's previous batch, closed, if it was full."""
         batch = self.open.get(partition)
         pushed_out = None
         if batch is not None and not batch.builder.append(timestamp_ms, key, value, headers):
@@ -111,7 +113,7 @@ class Accumulator:
         return pushed_out
 
     def whole(self, data: bytearray, records: int, now_ms: int) -> OpenBatch:
-        """A batch that was built elsewhere, closed."""
+        """Makes a closed batch of one that was built elsewhere."""
         batch = OpenBatch(RecordBatchBuilder(), now_ms)
         batch.data, batch.records, batch.bytes = data, records, len(data)
         self._free -= batch.bytes
@@ -123,7 +125,7 @@ class Accumulator:
         return batch
 
     def drop_open(self) -> Iterator[OpenBatch]:
-        """Takes the open batches out, unsent."""
+        """Removes the open batches without sending them."""
         while self.open:
             yield self.open.popitem()[1]
 

@@ -1,4 +1,4 @@
-"""The admin client, asyncio face: topics, the cluster, transactions and producers; replicas are in `replication`."""
+"""The admin client with asyncio: topics, the cluster, transactions and producers. Replicas are in `replication`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from hapax.wire.peer import Peer, PeerError
 
 _TOPIC: Final = 2
 _NODE: Final = 4
-"""Kinds of resources in calls about configuration."""
+"""Resource types in calls about configuration."""
 _SOURCES: Final = {1: "topic", 2: "dynamic", 3: "dynamic", 4: "node", 5: "default"}
 _SET: Final = 0
 _RESET: Final = 1
 
 
 class NewTopic(NamedTuple):
-    """-1: the cluster's own number of partitions, or of replicas."""
+    """-1: the cluster's default number of partitions or replicas."""
 
     name: str
     partitions: int = -1
@@ -39,10 +39,10 @@ class NewTopic(NamedTuple):
 class ConfigValue(NamedTuple):
     value: str | None
     source: str
-    """`topic`: set for the topic; `node`: the setting of its brokers, or of the node; `default`; `dynamic`: Kafka's
-    brokers have settings that change while they run; `unknown`."""
+    """`topic`: set for the topic; `node`: set on its brokers or on the node; `default`; `dynamic`: set on Kafka's
+    brokers while they run; `unknown`."""
     default: str | None
-    """What holds where nothing is set."""
+    """The value that applies where none is set."""
     meaning: str
 
 
@@ -52,9 +52,9 @@ class TopicPartitionInfo(NamedTuple):
     """-1: none at the moment."""
     leader_epoch: int
     replicas: tuple[int, ...] = ()
-    """In order of preference: the first leads where it can."""
+    """In order of preference: the first one leads if it can."""
     isr: tuple[int, ...] = ()
-    """Those of them that are in sync."""
+    """The replicas that are in sync."""
 
 
 class TopicInfo(NamedTuple):
@@ -68,11 +68,11 @@ class NodeInfo(NamedTuple):
     host: str
     port: int
     rpc_address: str | None
-    """`host:port` of Hapax's own calls; None where the node is not Hapax."""
+    """`host:port` of Hapax's own calls. None: the node is not Hapax."""
 
 
 class ServiceNode(NamedTuple):
-    """A node that Kafka's clients do not speak with: an allocator of producer ids, or a controller."""
+    """A node that Kafka's clients do not connect to: a producer-id allocator or a controller."""
 
     node_id: int
     role: str
@@ -81,7 +81,7 @@ class ServiceNode(NamedTuple):
     rack: str
     standing: str
     acts: bool
-    """It is the controller that decides now."""
+    """This controller is the acting one."""
 
 
 class ClusterInfo(NamedTuple):
@@ -92,7 +92,7 @@ class ClusterInfo(NamedTuple):
 
 
 class TransactionInfo(NamedTuple):
-    """As `list_transactions` gives it; `describe_transactions` fills in the rest."""
+    """As `list_transactions` returns it. `describe_transactions` fills in the other fields."""
 
     transactional_id: str
     producer_id: int
@@ -123,7 +123,7 @@ def _config_value(told: Any) -> ConfigValue:
 
 
 def _in_unit_of(name: str, synonym: Any) -> str | None:
-    """Kafka's brokers give the default of `retention.ms` as `log.retention.hours`."""
+    """Kafka's brokers report the default of `retention.ms` under the name `log.retention.hours`."""
     for suffix, factor in ((".hours", 3_600_000), (".minutes", 60_000)):
         if name.endswith(".ms") and synonym.name.endswith(suffix) and synonym.value:
             return str(int(synonym.value) * factor)
@@ -141,7 +141,7 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
     # --- topics -----------------------------------------------------------------------------------------------
 
     async def create_topics(self, topics: Iterable[NewTopic | str], *, exist_ok: bool = False) -> None:
-        """Creates topics; returns when their leaders accept writes. `exist_ok`: an existing one is no error."""
+        """Creates topics. Returns when their leaders accept writes. `exist_ok`: an existing topic is no error."""
         wanted = {t.name: t for t in (NewTopic(t) if isinstance(t, str) else t for t in topics)}
         Message = messages.CreateTopicsRequest
         Topic = Message.CreatableTopic
@@ -175,8 +175,9 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         await self._cluster.within(self._timeout, f"waiting for topic {name!r}", attempt)
 
     async def delete_topics(self, names: Iterable[str]) -> None:
-        """Deletes the topics that have these names now: what is made under a name later is not theirs, also where an
-        answer is lost and the call repeated. (A cluster that does not know topic ids deletes by name.)"""
+        """Deletes the topics that have these names now. A topic that is created later under one of the names is never
+        deleted, even where an answer is lost and the call repeated. (A cluster that does not know topic ids deletes by
+        name.)"""
         wanted = list(names)
         Message = messages.DeleteTopicsRequest
         found = await self._cluster.within(self._timeout, "deleting topic", lambda: self._cluster.existing(wanted))
@@ -202,8 +203,8 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         await self._change("deleting topic", wanted, request, answers, gone, False)
 
     async def delete_topic(self, name: str, topic_id: bytes, if_revision: int | None = None) -> None:
-        """Deletes the topic of this id, whatever else has its name by now. `if_revision`: as in `change_topic` (Hapax
-        only)."""
+        """Deletes the topic with this id, even if another topic has its name by now. `if_revision`: as in
+        `change_topic` (Hapax only)."""
         from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 
         request = pb.DeleteTopicsRequest(
@@ -212,7 +213,7 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
             f"deleting topic {name!r}", "DeleteTopics", request, pb.DeleteTopicsResponse, ErrorCode.UNKNOWN_TOPIC_ID)
 
     async def create_partitions(self, totals: Mapping[str, int]) -> None:
-        """Raises the number of partitions of topics to these totals."""
+        """Raises topics' numbers of partitions to these totals."""
         Message = messages.CreatePartitionsRequest
 
         def request(names: list[str]) -> Any:
@@ -229,7 +230,8 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
             await self._led(name)
 
     async def alter_topic_config(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """Configures a topic with these values; None returns one to the cluster's default. The rest stays."""
+        """Configures a topic with these values. None resets a setting to the cluster's default. Other settings keep
+        their values."""
         Message = messages.IncrementalAlterConfigsRequest
         Config = Message.AlterConfigsResource.AlterableConfig
         configs = [
@@ -250,7 +252,7 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         return await self._config(None, _TOPIC, name)
 
     async def node_config(self, node_id: int) -> dict[str, ConfigValue]:
-        """The settings of a broker or coordinator that is alive, by name."""
+        """The settings of a live broker or coordinator, by name."""
         return await self._config(node_id, _NODE, str(node_id))
 
     async def _config(self, node_id: int | None, kind: int, name: str) -> dict[str, ConfigValue]:
@@ -272,9 +274,10 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         self, name: str, *, set_configs: Mapping[str, str] | None = None, reset_configs: Iterable[str] = (),
         partitions: int | None = None, if_revision: int | None = None,
     ) -> int:
-        """Configures a topic, or raises the number of its partitions: one of the two. `if_revision`: only if its record
-        in the metadata store is still of that revision, else FatalError with INVALID_UPDATE_VERSION. Returns the
-        store's revision that shows the change, 0 where nothing changed (Hapax only)."""
+        """Configures a topic or raises its number of partitions, but not both in one call. `if_revision`: changes the
+        topic only if its record in the metadata store still has that revision, and otherwise raises FatalError with
+        INVALID_UPDATE_VERSION. Returns the store's revision that has the change, or 0 where nothing changed (Hapax
+        only)."""
         from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 
         if partitions is None:
@@ -292,8 +295,8 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         return 0 if answer is None else int(answer.revision)
 
     async def _change_one(self, what: str, method: str, request: Any, kind: Any, done_code: ErrorCode) -> Any:
-        """The controller's answer; None where a former attempt, which was not answered, has done it: `done_code` says
-        so then. Raises HapaxError."""
+        """Returns the controller's answer. None: an earlier attempt that was not answered has made the change, which
+        `done_code` shows. Raises HapaxError."""
         in_doubt = False
 
         async def attempt() -> Any:
@@ -323,8 +326,8 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         done_codes: tuple[ErrorCode, ...],
         done_is_fine: bool,
     ) -> None:
-        """Repeats a change for the topics that it is not decided for. `done_codes`: what a topic answers where the
-        change has been made before: success, if a former attempt's outcome is unknown."""
+        """Repeats a change for the topics whose outcome is open. `done_codes`: errors that mean that the change was
+        made before. They count as success where an earlier attempt's outcome is unknown."""
         open_names = dict.fromkeys(names)
         in_doubt = done_is_fine
 
@@ -354,7 +357,7 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         await self._cluster.within(self._timeout, what, attempt)
 
     async def list_topics(self, names: Iterable[str] | None = None) -> list[TopicInfo]:
-        """By name: those of these topics that exist; None: all, internal ones included."""
+        """By name: the given topics that exist. None: all topics, including internal ones."""
         wanted = None if names is None else list(names)
         found = await self._cluster.within(
             self._timeout, "listing topics",
@@ -369,7 +372,7 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         ]
 
     async def describe_topic(self, name: str) -> TopicInfo:
-        """Raises HapaxError with the cluster's reason if there is no such topic, or none that this client may see."""
+        """Raises HapaxError with the cluster's reason if there is no such topic, or if this client may not see it."""
         found = await self.list_topics([name])
         if not found:
             code = self._cluster.topic_errors.get(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -391,7 +394,7 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         )
 
     async def list_service_nodes(self) -> list[ServiceNode]:
-        """Allocators and controllers that are alive (Hapax only), by id."""
+        """The live allocators and controllers, by id (Hapax only)."""
         found = await self._cluster.within(self._timeout, "listing nodes", self._cluster.other_nodes)
         return sorted(ServiceNode(*(each[name] for name in ServiceNode._fields)) for each in found)
 
@@ -400,7 +403,7 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
     async def list_transactions(
         self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = ()
     ) -> list[TransactionInfo]:
-        """Of all coordinators, by id. `states`: only these (Kafka's names, `Ongoing`)."""
+        """Of all coordinators, by id. `states`: only transactions in these states, in Kafka's spelling (`Ongoing`)."""
         message = messages.ListTransactionsRequest(
             state_filters=list(states), producer_id_filters=list(producer_ids), duration_filter=-1
         )
@@ -437,7 +440,8 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         )
 
     async def abort_transaction(self, transactional_id: str, partition: TopicPartition | None = None) -> None:
-        """Aborts an open transaction, wherever it hangs, by WriteTxnMarkers; on one partition or on all it holds."""
+        """Aborts an open transaction with WriteTxnMarkers, even one that hangs, on one partition or on all partitions
+        that it has."""
         described = await self._describe_transaction(transactional_id)
         for one in described.partitions if partition is None else (partition,):
             await self.abort_hanging(one, described.producer_id)
@@ -445,15 +449,16 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
     async def abort_hanging(
         self, partition: TopicPartition, producer_id: int, first_offset: int | None = None
     ) -> bool:
-        """Aborts what a producer has open on a partition, known to a coordinator or not; False: nothing is open.
+        """Aborts a producer's open transaction on a partition, whether a coordinator knows it or not. False: no
+        transaction is open.
 
-        `first_offset` names the transaction that is meant, so that the call may be repeated when its outcome is
-        unknown: another one of the same producer is as good as none."""
+        `first_offset` names the transaction to abort, so that the call may be repeated when its outcome is unknown.
+        Another transaction of the same producer is not aborted, and the result is then False."""
         meant, tried = first_offset, False
 
         async def attempt() -> bool:
             nonlocal meant, tried
-            # Looked at before each marker: after a lost answer the producer may have another transaction open.
+            # Checked before each marker: after a lost answer, the producer may have another transaction open.
             producer = {p.producer_id: p for p in await self.describe_producers(partition)}.get(producer_id)
             if producer is None or producer.transaction_start_offset < 0:
                 return tried

@@ -1,7 +1,8 @@
-"""The blocking classes: the same as the asyncio ones, for programs without asyncio.
+"""The blocking classes: the same as the asyncio classes, for programs without asyncio.
 
 One background thread runs one event loop for all clients of the process. Each call is handed to that loop and waits for
-its result. Calls may come from any thread. A forked child must make its own clients: the parent's stay the parent's.
+its result. Calls may come from any thread. A forked child must make its own clients, because the parent's loop does not
+run in the child.
 
     with Producer({"bootstrap.servers": "127.0.0.1:9092"}) as producer:
         delivery = producer.send("topic", b"value")
@@ -52,7 +53,7 @@ class _Background:
 
     def _reset(self) -> None:
         """Also called in a forked child, where the parent's thread does not exist."""
-        self._lock = threading.RLock()  # a finalizer may run on the thread that holds it
+        self._lock = threading.RLock()  # a finalizer may run on the thread that holds the lock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 

@@ -1,7 +1,7 @@
 """A client's view of its cluster: nodes, leaders, coordinators, and one connection for each node and purpose.
 
-One task requests metadata: when a caller misses something, after every sign that the metadata is stale, and when it
-has reached its maximum age. All others read the last answer or wait for the next one.
+One task requests metadata: when a caller needs something unknown, after every sign that the metadata is stale, and when
+the metadata has reached its maximum age. All callers read the last answer or wait for the next one.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ RPC_ADDRESS_TAG = 10000
 ALLOCATOR_TAG = 10001
 """On the answer itself: the `host:port` of a producer-id allocator (leases)."""
 CONTROLLER_TAG = 10002
-"""The same of the acting controller."""
+"""On the answer itself: the `host:port` of the acting controller."""
 OTHER_NODES_TAG = 10003
-"""Beside it the nodes without a Kafka listener, as JSON."""
+"""On the answer itself: the nodes without a Kafka listener, as JSON."""
 COORDINATORS: Final = range(100, 200)
-"""Their node ids."""
+"""On the answer itself: the node ids of those nodes."""
 _COORDINATORS_KNOWN: Final = 1000
-"""Most groups and transactional ids whose coordinators are cached. The oldest entry is dropped first."""
+"""Maximum number of groups and transactional ids whose coordinators are cached. The oldest entry is dropped first."""
 _DESCRIBED_MS: Final = 1000
 """How long the nodes' addresses are cached."""
 _QUESTION_MS: Final = 1500
-"""Time-out of a question that any node answers at once. After it, another node is asked."""
+"""Time-out of a question that any node can answer at once. After it, another node is asked."""
 
 
 class Backoff:
-    """Pauses that double from retry.backoff.ms to retry.backoff.max.ms, each 20 % more or less."""
+    """Pauses that double from retry.backoff.ms to retry.backoff.max.ms, each varied randomly by up to 20 %."""
 
     def __init__(self, options: Options, ports: ClientPorts) -> None:
         self._next: float = options["retry.backoff.ms"]
@@ -78,27 +78,27 @@ class ClusterClient:
         self.topics: dict[str, Topic] = {}
         self.topic_errors: dict[str, int] = {}
         self.transaction_version = 0
-        """The finalized feature; 0 or 1: version 1."""
+        """The finalized level of the feature. 0 and 1 mean version 1."""
         self.listeners: list[Callable[[Iterable[TopicPartition]], None]] = []
-        """Called after each metadata request, with the partitions that have new leaders."""
+        """Called after each metadata request with the partitions that have new leaders."""
         self._auto_create = auto_create
         self._interesting: dict[str, None] = {}
         self._moved: dict[TopicPartition, None] = {}
         self._leaderless: dict[TopicPartition, None] = {}
-        """Partitions whose leader a caller asked for while there was none."""
+        """Partitions for which a caller wanted a leader while there was none."""
         self._peers: dict[tuple[int, Purpose], asyncio.Task[Peer]] = {}
         self._connecting: dict[tuple[int, Purpose], float] = {}
-        """Since when, on the loop's clock."""
+        """The time since when there has been none, on the loop's clock."""
         self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
         self._wanted = asyncio.Event()
         self._rounds: list[asyncio.Future[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._metadata_peer: Peer | None = None
         self._finding = asyncio.Lock()
-        """Held while a node that answers is searched for."""
+        """Held while the client searches for a node that answers."""
         self._rpc: dict[str, RpcChannel] = {}
         self._addresses: asyncio.Future[tuple[dict[int, str], str | None]] | None = None
-        """What `rpc_addresses` gives, asked for once for all who want it, and until when."""
+        """The result of `rpc_addresses`, requested once for all callers, and the time until which it is valid."""
         self._addresses_until = 0
         self._closed = False
 
@@ -113,7 +113,7 @@ class ClusterClient:
         ]
 
     async def close(self) -> None:
-        """Calls that still wait raise WrongState, and open no connection any more."""
+        """Calls that still wait raise WrongState and open no further connections."""
         self._closed = True
         for each in self._tasks:
             each.cancel()
@@ -140,7 +140,7 @@ class ClusterClient:
     # --- metadata ---------------------------------------------------------------------------------------------
 
     def leader(self, partition: TopicPartition) -> Leader | None:
-        """None or node -1: unknown at the moment; a refresh is under way."""
+        """None or node -1: the leader is unknown at the moment, and a refresh is under way."""
         topic = self.topics.get(partition.topic)
         found = None if topic is None else topic.partitions.get(partition.partition)
         if found is None or found.node_id < 0:
@@ -150,8 +150,8 @@ class ClusterClient:
         return found
 
     async def topic(self, name: str, timeout_ms: int) -> Topic:
-        """The topic's partitions, asked for if need be. Raises FatalError for an impossible name or no access,
-        RetriableError where it is not known in time."""
+        """The topic's partitions, requested if they are not known. Raises FatalError for an invalid name or missing
+        access, RetriableError where they are not known in time."""
         self._interesting[name] = None
         deadline = self.now() + timeout_ms
         while True:
@@ -171,8 +171,8 @@ class ClusterClient:
         self._wanted.set()
 
     async def refreshed(self, timeout_ms: int) -> None:
-        """Asks for metadata and waits for the next answer, at most `timeout_ms`; never raises for a failed one. Raises
-        WrongState once this client is closed."""
+        """Requests metadata and waits for the next answer, at most `timeout_ms`. Does not raise if that request fails.
+        Raises WrongState once this client is closed."""
         self._check_open()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._rounds.append(done)
@@ -185,16 +185,17 @@ class ClusterClient:
             raise WrongState("the client was closed")
 
     async def all_topics(self) -> dict[str, Topic]:
-        """Every topic of the cluster, internal ones included."""
+        """Every topic of the cluster, including internal ones."""
         return await self._ask_for(None)
 
     async def existing(self, names: Iterable[str]) -> dict[str, Topic]:
-        """Those of the topics that there are now; none is created."""
+        """The given topics that exist now. None is created."""
         return await self._ask_for(list(dict.fromkeys(names)), create=False)
 
     async def topics_of(self, partitions: Iterable[TopicPartition], *, fresh: bool) -> dict[str, Topic]:
-        """Those of the partitions' topics that there are, as last heard, unless one of the partitions is not known or a
-        `fresh` answer is wanted: who asks their leaders hears of it where they have moved."""
+        """The partitions' topics that exist, as last heard. They are requested again if one of the partitions is not
+        known or the caller wants a `fresh` answer. A stale answer does no harm to a caller that asks the leaders: a
+        former leader answers that it no longer leads."""
         wanted = list(partitions)
         if fresh or any(
             (topic := self.topics.get(each.topic)) is None or each.partition not in topic.partitions for each in wanted
@@ -243,7 +244,7 @@ class ClusterClient:
         await self._ask_for(list(self._interesting), create=self._auto_create)
 
     async def _ask_for(self, names: list[str] | None, *, create: bool = False) -> dict[str, Topic]:
-        """None: for all."""
+        """None: for all topics."""
         response = await self._from_any_node(lambda: self._metadata_request(names, create), _QUESTION_MS)
         self.nodes = {b.node_id: (b.host, b.port) for b in response.brokers}
         self.controller_id = response.controller_id
@@ -278,8 +279,8 @@ class ClusterClient:
         return Topic(answer.name, answer.topic_id, partitions)
 
     async def _from_any_node(self, request: Callable[[], Any], at_most_ms: int | None = None) -> Any:
-        """The answer of whichever node gives one first, asked in turn, each for request.timeout.ms or `at_most_ms`.
-        Raises RetriableError."""
+        """The first answer of any node. They are asked in turn, each for request.timeout.ms or `at_most_ms`. Raises
+        RetriableError."""
         reasons = []
         timeout_ms: int = self.options["request.timeout.ms"]
         if at_most_ms is not None:
@@ -293,7 +294,7 @@ class ClusterClient:
         async with self._finding:
             if self._metadata_peer is former or self._metadata_peer is None or self._metadata_peer.closed:
                 return await self._from_another(request, timeout_ms, at_most_ms, reasons)
-        return await self._from_any_node(request, at_most_ms)  # somebody else has found one
+        return await self._from_any_node(request, at_most_ms)  # another caller has found one
 
     async def _from_another(
         self, request: Callable[[], Any], timeout_ms: int, at_most_ms: int | None, reasons: list[str]
@@ -327,14 +328,14 @@ class ClusterClient:
             request_timeout_ms=self.options["request.timeout.ms"],
             connect_timeout_ms=timeout_ms if at_most_ms is None else min(timeout_ms, at_most_ms),
         )
-        if self._closed:  # meanwhile
+        if self._closed:  # while this caller waited
             peer.close()
             self._check_open()
         self.transaction_version = peer.capabilities.features.get("transaction.version", 0)
         return peer
 
     def open_peer(self, node_id: int, purpose: Purpose = "data") -> Peer | None:
-        """The connection, where it is open already."""
+        """The connection, if it is already open."""
         task = self._peers.get((node_id, purpose))
         if task is None or not task.done() or task.cancelled() or task.exception() is not None:
             return None
@@ -345,7 +346,7 @@ class ClusterClient:
         return [(key, peer) for key in list(self._peers) if (peer := self.open_peer(*key)) is not None]
 
     async def peer(self, node_id: int, purpose: Purpose = "data") -> Peer:
-        """A connection to a node, opened if need be; callers at the same time share it. Raises PeerError."""
+        """A connection to a node. It is opened if needed, and simultaneous callers share it. Raises PeerError."""
         key = (node_id, purpose)
         task = self._peers.get(key)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None or task.result().closed)):
@@ -369,7 +370,7 @@ class ClusterClient:
             raise
 
     def connecting(self) -> list[tuple[int, Purpose, float]]:
-        """(node, purpose, since when on the loop's clock) of connections that are being opened."""
+        """(node, purpose, time since when on the loop's clock) of connections that are being opened."""
         return [(*key, since) for key, since in self._connecting.items()]
 
     def give_up_connecting(self, node_id: int, purpose: Purpose) -> None:
@@ -378,7 +379,7 @@ class ClusterClient:
             self._peers[node_id, purpose].cancel()
 
     async def call_any(self, request: Callable[[], Any]) -> Any:
-        """Asks whichever node answers. Raises RetriableError, PeerUnsupported."""
+        """Asks any node that answers. Raises RetriableError, PeerUnsupported."""
         return await self._from_any_node(request)
 
     # --- coordinators -----------------------------------------------------------------------------------------
@@ -391,7 +392,7 @@ class ClusterClient:
         return [key for key, owner in self._coordinators.items() if owner == node_id]
 
     async def coordinator(self, kind: CoordinatorKind, key: str, *, again: bool = False) -> int:
-        """The node that serves a group or transactional id; `again`: whatever was known. Raises HapaxError."""
+        """The node that serves a group or transactional id. `again`: ignores the cached answer. Raises HapaxError."""
         known = self._coordinators.get((kind, key))
         if known is not None and not again:
             return known
@@ -416,16 +417,16 @@ class ClusterClient:
     # --- Hapax's own calls ------------------------------------------------------------------------------------
 
     async def rpc_address(self, node_id: int) -> str | None:
-        """Of one node; None: there is no such node. Raises as rpc_addresses."""
+        """The address of one node. None: there is no such node. Raises as rpc_addresses."""
         addresses, _ = await self.rpc_addresses()
-        if node_id not in addresses:  # it may be newer than what is known
+        if node_id not in addresses:  # the node may be newer than the cached addresses
             addresses, _ = await self.rpc_addresses(fresh=True)
         return addresses.get(node_id)
 
     async def rpc_addresses(self, *, fresh: bool = False) -> tuple[dict[int, str], str | None]:
-        """Of each node, and of an allocator, as they were a second ago at most: who calls one that is gone fails, and
-        the next attempt of `within` asks again. `fresh`: as they are now, for who must not miss one that is new. Raises
-        NotHapaxError where the peer is another system."""
+        """The addresses of each node and of an allocator, at most one second old. A call to a node that has gone fails,
+        and the next attempt of `within` asks again. `fresh`: requests them now, for a caller that must not miss a new
+        node. Raises NotHapaxError where the peer is another system."""
         if fresh or self._addresses is None or (
             self._addresses.done() and (
                 self._addresses.cancelled() or self._addresses.exception() is not None
@@ -437,7 +438,7 @@ class ClusterClient:
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
-            if asking.cancelled():  # with the client, not with this caller
+            if asking.cancelled():  # cancelled with the client, not with this caller
                 self._check_open()
             raise
 
@@ -461,7 +462,8 @@ class ClusterClient:
         return found, None if allocator is None else allocator.decode()
 
     async def controller_address(self) -> str:
-        """Of the acting controller's own calls. Raises RetriableError while none acts, NotHapaxError."""
+        """The address of the acting controller's own calls. Raises RetriableError while there is none,
+        NotHapaxError."""
         response = await self.call_any(lambda: messages.DescribeClusterRequest())
         self.cluster_id = self.cluster_id or response.cluster_id
         address = unknown_tag(response, CONTROLLER_TAG)
@@ -471,7 +473,7 @@ class ClusterClient:
         return address.decode()
 
     async def other_nodes(self) -> list[dict[str, Any]]:
-        """The nodes without a Kafka listener, from DescribeCluster; none if the peer is another system."""
+        """The nodes without a Kafka listener, from DescribeCluster. Empty if the peer is another system."""
         response = await self.call_any(lambda: messages.DescribeClusterRequest())
         told = unknown_tag(response, OTHER_NODES_TAG)
         found: list[dict[str, Any]] = [] if told is None else json.loads(told)
@@ -487,8 +489,8 @@ class ClusterClient:
     # --- trying again -----------------------------------------------------------------------------------------
 
     async def within(self, timeout_ms: int, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Repeats `attempt` after retriable failures, with pauses, at most `timeout_ms`. Raises the last failure, and
-        WrongState once this client is closed."""
+        """Repeats `attempt` after retriable failures, with pauses, for at most `timeout_ms`. Raises the last failure,
+        and WrongState once this client is closed."""
         deadline = self.now() + timeout_ms
         backoff = Backoff(self.options, self.ports)
         while True:

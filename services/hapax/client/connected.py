@@ -1,4 +1,4 @@
-"""What admin clients, consumers, leases and multi-writers have in common: a cluster, a beginning and an end."""
+"""What admin clients, consumers, leases and multi-writers share: a cluster, a start and an end."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hapax.client.settings import Options
 
 
 class Connected:
-    """`async with ...`, or `start()` and `close()`; once only."""
+    """`async with ...`, or `start()` and `close()`. An object can be started only once."""
 
     def __init__(self, options: Options, timeout_ms: int, ports: ClientPorts | None) -> None:
         self._options = options
         self._timeout = timeout_ms
-        """How long a call may take, attempts and all, ms."""
+        """How long a call may take, including all attempts, in ms."""
         self._ports = ports or RealPorts()
         self._cluster = ClusterClient(options, self._ports)
         self._started = self._closed = False
@@ -51,10 +51,10 @@ class Connected:
         await self.close()
 
     async def _after_start(self) -> None:
-        """What a subclass needs besides a cluster that answers."""
+        """The subclass's own preparation, once the cluster answers."""
 
     async def _before_close(self) -> None:
-        """What a subclass has to finish. Must not raise."""
+        """The subclass's own cleanup. Must not raise."""
 
     def _check_usable(self) -> None:
         if self._closed or not self._started:

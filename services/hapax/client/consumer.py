@@ -1,7 +1,7 @@
-"""The consumer, asyncio face: reads partitions that are assigned to it by hand.
+"""The consumer with asyncio: reads partitions that the program assigns to it.
 
-Positions live here, committed offsets at the group's coordinator; fetching is fetcher.py's. Group membership
-(subscribing to topics) is not this class's: name the partitions with `assign`.
+Positions are kept here, committed offsets at the group's coordinator. `fetcher` fetches records. This class does not
+join groups or subscribe to topics: name the partitions with `assign`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Consumer(Connected):
                 self._commit_from_time_to_time, "client-auto-commit", self._cluster.ports.random)
 
     async def _before_close(self) -> None:
-        """Commits positions where enable.auto.commit says so."""
+        """Commits positions as enable.auto.commit says."""
         if self._auto is not None:
             self._auto.cancel()
             await asyncio.gather(self._auto, return_exceptions=True)
@@ -67,22 +67,22 @@ class Consumer(Connected):
 
     @property
     def metrics(self) -> Metrics:
-        """What this consumer counts, see docs/metrics.md: `metrics.values()` is a dict of numbers by name, and
-        `prometheus_client.REGISTRY.register(consumer.metrics)` shows them to a scraper."""
+        """What this consumer counts, see docs/metrics.md. `metrics.values()` is a dict of numbers by name, and
+        `prometheus_client.REGISTRY.register(consumer.metrics)` exposes them to Prometheus."""
         return self._metrics
 
     # --- what is read -----------------------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Reads these partitions and no others. Kept ones keep their position; new ones begin at the group's
-        committed offset, or where auto.offset.reset says."""
+        """Reads these partitions and no others. Partitions that were assigned before keep their positions. New ones
+        start at the group's committed offset, or as auto.offset.reset says."""
         self._fetcher.assign([_partition(p) for p in partitions])
 
     def assignment(self) -> list[TopicPartition]:
         return self._fetcher.assigned()
 
     async def partitions(self, topic: str) -> list[TopicPartition]:
-        """All partitions of a topic, to be assigned."""
+        """All partitions of a topic, for `assign`."""
         known = await self._cluster.topic(topic, self._timeout)
         return [TopicPartition(topic, PartitionIndex(p)) for p in known.partitions]
 
@@ -91,7 +91,7 @@ class Consumer(Connected):
         self._fetcher.seek(_partition(partition), offset)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """All assigned partitions where none is named."""
+        """Empty: all assigned partitions."""
         for partition, offset in (await self.beginning_offsets(partitions or self.assignment())).items():
             self.seek(partition, offset)
 
@@ -107,7 +107,7 @@ class Consumer(Connected):
         self._fetcher.resume(partitions)
 
     async def poll(self, timeout_ms: int = 500, max_records: int | None = None) -> list[Record]:
-        """The next records, at most max.poll.records, in order within each partition; [] where none came in time.
+        """The next records, at most max.poll.records, in order within each partition. [] if none came in time.
 
         Raises HapaxError for a partition that cannot be read.
         """
@@ -123,11 +123,11 @@ class Consumer(Connected):
         self, partition: TopicPartition | tuple[str, int], offset: int, *, topic_id: str = "",
         max_bytes: int | None = None,
     ) -> RawFetch:
-        """Whole record batches from `offset` on, as the leader sends them: at most max.partition.fetch.bytes, or
-        `max_bytes` (the first batch always), none at the end. Positions are not touched. For readers that decode by
-        themselves.
-        `topic_id`: as in `Admin.list_topics`; a topic that was created again under the name is not read.
-        Raises HapaxError, with code OFFSET_OUT_OF_RANGE where the log begins later or ends before."""
+        """Returns whole record batches from `offset` on, as the leader sends them: at most max.partition.fetch.bytes,
+        or `max_bytes` (the first batch is always returned), and none at the end of the log. Does not change positions.
+        For readers that decode batches themselves. `topic_id`: as in `Admin.list_topics`. A topic that was created
+        again under the same name is not read. Raises HapaxError, with code OFFSET_OUT_OF_RANGE where `offset` is
+        outside the log."""
         self._check_usable()
         return await fetch_raw(
             self._cluster, _partition(partition), offset, timeout_ms=self._timeout,
@@ -147,7 +147,7 @@ class Consumer(Connected):
     async def committed(
         self, partitions: Iterable[TopicPartition | tuple[str, int]]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed; partitions without are left out. Waits for transactions that are about to
+        """The group's committed offsets. Partitions without one are left out. Waits for open transactions that will
         commit offsets. Raises HapaxError."""
         wanted = [_partition(p) for p in partitions]
         return await self._cluster.within(self._timeout, "committed offsets", lambda: self._fetch_committed(wanted))
@@ -174,7 +174,7 @@ class Consumer(Connected):
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int] | None]:
-        """Per partition the first record at or after a time (ms since 1970): (offset, its timestamp), or None."""
+        """For each partition, the first record at or after a time (ms since 1970): (offset, its timestamp), or None."""
         found = await self._list_offsets({_partition(p): time for p, time in times.items()})
         return {p: None if offset < 0 else (offset, time) for p, (offset, time) in found.items()}
 
@@ -186,7 +186,7 @@ class Consumer(Connected):
     async def _reset(
         self, partitions: list[TopicPartition], begin: Begin = Begin.COMMITTED
     ) -> dict[TopicPartition, int]:
-        """Where partitions begin that have no position. Raises HapaxError."""
+        """The start positions of partitions that have none. Raises HapaxError."""
         rule = self._options["auto.offset.reset"]
         found = {}
         if begin is Begin.COMMITTED and self._group is not None:
@@ -253,8 +253,8 @@ class Consumer(Connected):
         return found
 
     async def _commit(self, offsets: Offsets | None = None) -> None:
-        """None: the positions, and by the ids of the topics that they are ones in, where the cluster knows such: a
-        topic of the same name may have been made since."""
+        """None: the positions. They are committed under the topic ids for which they apply, if the cluster has topic
+        ids, because another topic of the same name may have been created since."""
         if offsets or (offsets is None and self._fetcher.positions()):
             assert self._group is not None
             group = self._group

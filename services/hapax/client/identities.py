@@ -1,4 +1,4 @@
-"""Administration of transactional ids, for operators and not for writers (Hapax only)."""
+"""Administration of transactional ids, for operators rather than writers (Hapax only)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ELSEWHERE: Final = (
     ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.CONCURRENT_TRANSACTIONS,
 )
-"""To be asked again, perhaps of another node."""
+"""The call has to be repeated, possibly at another node."""
 
 
 class FencingInfo(NamedTuple):
-    """Who fenced whom, when and from where. A text is empty if it is unknown."""
+    """Who fenced which producer, when and from where. A text is empty where it is unknown."""
 
     cause: str
     """`initialized`, `timed_out` or `newer_token`."""
@@ -33,43 +33,43 @@ class FencingInfo(NamedTuple):
     fenced_peer: str
     fenced_epoch: int
     serial: int = 0
-    """Of the transaction that was open then, or the last one."""
+    """Of the transaction that was open at that time, or else the last one."""
 
 
 class IdentityInfo(NamedTuple):
-    """Times are wall clock, -1 where there is none."""
+    """Times are wall-clock times; -1: none."""
 
     transactional_id: str
     state: str
-    """By Kafka's name."""
+    """In Kafka's spelling."""
     producer_id: int
     producer_epoch: int
     timeout_ms: int
     opened_ms: int
     partitions: tuple[TopicPartition, ...]
-    """Of the open transaction, the first hundred."""
+    """Of the open transaction, at most a hundred partitions."""
     partition_count: int
     instance: str
-    """Identifies the current holder of the id; another holder has another one."""
+    """Identifies the current holder of the id. It changes with each new holder."""
     holder_client: str
     holder_peer: str
     committed: bool | None
-    """How the last transaction ended; None: there was none."""
+    """How the last transaction ended. None: there was none."""
     decided_ms: int
     tokens: tuple[LastToken, ...]
     fencing: FencingInfo | None
     serial: int = 0
-    """Of the transaction that is open, or else the last one."""
+    """Of the open transaction, or else the last one."""
     open_token: LastToken | None = None
-    """Of the open multi-writer transaction, not committed yet."""
+    """Of the open multi-writer transaction, which is not committed yet."""
 
 
 _Answer = TypeVar("_Answer", bound=Message)
 
 
 class Identities(Admin):
-    """An admin client that also makes sure of ids, and fences. Calls raise HapaxError; NotHapaxError where the cluster
-    is another system."""
+    """An admin client that also creates ids and fences producers. Its calls raise HapaxError, and NotHapaxError where
+    the cluster is another system."""
 
     async def describe(self, transactional_id: str) -> IdentityInfo | None:
         """None: no producer has used the id, or it has expired."""
@@ -82,16 +82,17 @@ class Identities(Admin):
         return _described(transactional_id, answer)
 
     async def ensure(self, transactional_id: str) -> tuple[int, int]:
-        """Producer id and epoch of a transactional id; an unused one gets them now. No producer is fenced."""
+        """Returns the producer id and epoch of a transactional id. An unused id gets them now. No producer is
+        fenced."""
         request = pb.EnsureTransactionalIdRequest(transactional_id=transactional_id)
         answer = await self._ask(transactional_id, "EnsureTransactionalId", request, pb.EnsureTransactionalIdResponse)
         _check(answer, f"making sure of {transactional_id!r}")
         return answer.producer_id, answer.producer_epoch
 
     async def fence(self, transactional_id: str, instance: str, by: str, host: str = "", serial: int = 0) -> int:
-        """Fences that instance and aborts its open transaction; does nothing if another instance has taken its place.
-        Returns the current epoch. May be repeated. The fenced producer is told `by`. `serial` not 0: only while that
-        transaction is open, else FatalError with INVALID_TXN_STATE."""
+        """Fences that instance and aborts its open transaction. Does nothing if another instance has taken its place.
+        Returns the current epoch. May be repeated. The fenced producer is told who did it (`by`). With a `serial` other
+        than 0, fences only while that transaction is open, and otherwise raises FatalError with INVALID_TXN_STATE."""
         request = pb.FenceProducerRequest(
             transactional_id=transactional_id, instance=instance, client_id=by, host=host, serial=serial)
         answer = await self._ask(transactional_id, "FenceProducer", request, pb.FenceProducerResponse)

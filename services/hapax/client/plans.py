@@ -1,4 +1,4 @@
-"""Plans of reassignments: what they are made from, how they read, and how far what runs has come."""
+"""Plans of reassignments: their input, their JSON form, and the progress of running reassignments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hapax.core.types import NodeId, PartitionIndex, TopicPartition
 
 
 class Placement:
-    """What plans are made from, as Metadata tells it now."""
+    """The input of a plan, as Metadata currently describes it."""
 
     def __init__(self, topics: Sequence[TopicInfo], brokers: Sequence[BrokerInfo], moving: Sequence[ReassignmentInfo]):
         self.topics = {topic.name: topic for topic in topics}
@@ -30,7 +30,8 @@ class Placement:
                 self.partitions[name] = Held(replicas, tuple(map(NodeId, each.isr)))
 
     def sites(self, only: Sequence[int] | None = None) -> list[Site]:
-        """Live brokers that are fit, or those chosen. Raises FatalError for one that is not alive."""
+        """The live brokers that are fit, or the chosen ones. Raises FatalError for a chosen broker that is not
+        alive."""
         fit = sorted(node for node, broker in self.brokers.items() if not broker.standing)
         chosen = fit if only is None else list(dict.fromkeys(only))
         for node in chosen:
@@ -39,14 +40,14 @@ class Placement:
         return [Site(NodeId(node), self.brokers[node].rack) for node in chosen]
 
     def check_topics(self, names: Sequence[str]) -> None:
-        """Raises FatalError for one that does not exist."""
+        """Raises FatalError for a topic that does not exist."""
         for name in names:
             if name not in self.topics:
                 raise FatalError(f"topic {name} does not exist", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 class Step(NamedTuple):
-    """What a plan does with one partition."""
+    """What a plan changes about one partition."""
 
     partition: TopicPartition
     before: tuple[int, ...]
@@ -63,7 +64,7 @@ class Running(NamedTuple):
     adding: tuple[int, ...]
     removing: tuple[int, ...]
     caught_up: tuple[int, ...]
-    """Those of `adding` that are in sync."""
+    """The replicas of `adding` that are in sync."""
 
 
 async def read_cluster(admin: Admin) -> Placement:
@@ -88,7 +89,7 @@ def plan_document(targets: Targets) -> dict[str, Any]:
 
 
 def read_plan_document(plan: Any) -> Targets:
-    """The inverse. Raises ValueError, KeyError, TypeError for what is no plan."""
+    """The inverse of the above. Raises ValueError, KeyError or TypeError for a document that is not a plan."""
     return {
         TopicPartition(str(each["topic"]), PartitionIndex(int(each["partition"]))):
             tuple(NodeId(int(node)) for node in each["replicas"])

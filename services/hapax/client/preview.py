@@ -1,4 +1,4 @@
-"""A look at a partition's records, for people: bounded in every respect, and a bad batch hides no good one."""
+"""Shows some of a partition's records to a person. Time and size are bounded, and a bad batch hides no good one."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _FIELDS: Final = (
     "producer_epoch", "base_sequence", "max_timestamp_ms", "hidden", "error", "control",
 )  # fmt: skip
 _FIRST_FETCH: Final = 16 << 10
-"""Most previews need no more. What follows is fetched in larger pieces."""
+"""Enough for most previews. The rest is fetched in larger pieces."""
 _FETCHES: Final = 8
-"""Limit where much of the log is not shown."""
+"""Limits the work where little of what is read can be shown."""
 
 
 class Bounds(NamedTuple):
@@ -38,8 +38,8 @@ class Bounds(NamedTuple):
 async def preview(
     admin: OffsetAdmin, partition: TopicPartition, offset: int, *, committed: bool, bounds: Bounds
 ) -> dict[str, Any]:
-    """Records from an offset on as a JSON document: `batches` with what is wrong with each, `records`, and
-    `next_offset`, where to look next. Raises HapaxError."""
+    """Returns the records from an offset on as a JSON document: `batches` with the defects of each, `records`, and
+    `next_offset`, at which the next preview starts. Raises HapaxError."""
     batches: list[dict[str, Any]] = []
     records: list[dict[str, Any]] = []
     following, left, at_once = offset, bounds.fetch_bytes, _FIRST_FETCH
@@ -76,7 +76,7 @@ def _look_at(
     data: bytes, aborted: tuple[tuple[int, int], ...], start: int, bounds: Bounds, batches: list[dict[str, Any]],
     records: list[dict[str, Any]],
 ) -> int:
-    """Adds what is in the answer of one fetch; returns the offset to go on at."""
+    """Adds the content of one fetch answer. Returns the offset at which to continue."""
     from hapax.client.fetcher import Chunk
 
     following = start
@@ -106,7 +106,7 @@ def _look_at(
                     return int(shown[-1]["offset"]) + 1
             except Refusal as refusal:
                 described["error"] = str(refusal)
-    except Refusal as refusal:  # a length that cannot be: what follows cannot be found either
+    except Refusal as refusal:  # the length is impossible, so the next batch cannot be found either
         batches.append(_nothing() | {"base_offset": following, "error": str(refusal)})
     return following
 
@@ -125,7 +125,7 @@ def _batch(header: BatchHeader) -> dict[str, Any]:
 
 
 def _nothing() -> dict[str, Any]:
-    """A batch that cannot be read."""
+    """A batch that cannot be decoded."""
     return {**dict.fromkeys(_FIELDS), "kind": "unreadable"}
 
 
@@ -152,7 +152,7 @@ def _record(record: Record, kind: str, field_bytes: int) -> dict[str, Any]:
 
 
 def shown(data: bytes | None, most: int) -> dict[str, Any] | None:
-    """Bytes, safely: always as base64, as text too where they are printable UTF-8; None stays None."""
+    """Encodes bytes safely: always as base64, and also as text where they are printable UTF-8. None stays None."""
     if data is None:
         return None
     part = bytes(data[:most])
@@ -163,7 +163,7 @@ def shown(data: bytes | None, most: int) -> dict[str, Any] | None:
 
 
 def _text(part: bytes, cut: bool) -> str | None:
-    for end in range(len(part), max(len(part) - 4, -1), -1):  # a cut may go through a character
+    for end in range(len(part), max(len(part) - 4, -1), -1):  # the cut may fall within a character
         try:
             text = part[:end].decode()
         except UnicodeDecodeError:

@@ -1,6 +1,7 @@
-"""The admin client's calls that concern producers and their transactions: what partitions know, what hangs, an end.
+"""The admin client's calls about producers and their transactions: producer state, hanging transactions, aborts.
 
-What Kafka's calls tell of a partition's producers is little; brokers of Hapax tell more, and many partitions at once.
+Kafka's calls report little about a partition's producers. Hapax's brokers report more, and for many partitions in one
+call.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ class PartitionProducer(NamedTuple):
     transaction_start_offset: int
     """-1: no open transaction."""
     records: int
-    """Over all epochs and sequence wraps, without aborted ones."""
+    """Over all epochs and sequence wraps, without records of aborted transactions."""
     transaction_records: int
     """In the open transaction."""
     transactional_id: str
-    """Of the open transaction, where the partition knows it."""
+    """Of the open transaction, if the partition knows it."""
 
 
 class TransactionDetail(NamedTuple):
@@ -54,12 +55,12 @@ class TransactionDetail(NamedTuple):
     opened_ms: int
     """-1: no transaction is open."""
     partitions: tuple[TopicPartition, ...]
-    """Of the open transaction, at most a hundred."""
+    """Of the open transaction, at most a hundred partitions."""
     partition_count: int
     instance: str
     """Identifies the current holder of the id."""
     holder: str
-    """Client id and address of the holder; empty: the id has none."""
+    """Client id and address of the holder. Empty: the id has no holder."""
     last_outcome: str | None
     """`committed` or `aborted`; None: no transaction has ended yet."""
     decided_ms: int
@@ -72,7 +73,7 @@ class TransactionDetail(NamedTuple):
 
 
 class Hanging(NamedTuple):
-    """A transaction open on a partition that no coordinator will end, or that is open for too long."""
+    """A transaction open on a partition that no coordinator will end, or that has been open for too long."""
 
     partition: TopicPartition
     producer_id: int
@@ -85,13 +86,13 @@ class Hanging(NamedTuple):
 
 
 class ProducerAdmin(Connected):
-    """The part of `Admin` that looks at producers and transactions (Hapax only)."""
+    """The part of `Admin` that inspects producers and transactions (Hapax only)."""
 
     async def partition_producers(
         self, partitions: Collection[TopicPartition] | None = None, producer_ids: Collection[int] = ()
     ) -> list[PartitionProducer]:
-        """Of some partitions, or all of the cluster's topics; of some producers, or all. Raises HapaxError; where None
-        was given, what has no leader now is left out."""
+        """Of the given partitions (None: all partitions of all topics) and producers (empty: all). Raises HapaxError.
+        With None, partitions without a leader are left out."""
         from hapax.rpc.gen.hapax.v1 import partitions_pb2 as pb
 
         fresh = False
@@ -135,7 +136,8 @@ class ProducerAdmin(Connected):
     async def _places(
         self, partitions: Collection[TopicPartition] | None, *, fresh: bool
     ) -> tuple[dict[int, list[tuple[bytes, int]]], dict[bytes, str]]:
-        """By leader (topic id, partition), and the names of the topic ids. Raises HapaxError."""
+        """The partitions grouped by leader as (topic id, partition), and the names of the topic ids. Raises
+        HapaxError."""
         topics = await (
             self._cluster.all_topics() if partitions is None
             else self._cluster.topics_of(partitions, fresh=fresh))
@@ -188,13 +190,13 @@ class ProducerAdmin(Connected):
     async def fence_and_abort(
         self, transactional_id: str, *, by: str, where: str = "", serial: int = 0
     ) -> TransactionDetail:
-        """Aborts what an id has open and fences its producer, who is told `by` whom (a name, a reason). Returns how it
-        was before; the markers may still be on their way, if that takes long. Raises FatalError: INVALID_TXN_STATE
-        where nothing is open.
+        """Aborts the open transaction of an id and fences its producer, which is told who did it (`by`: a name, a
+        reason). Returns the state before the abort. Where the markers take long, they may still be on their way. Raises
+        FatalError with INVALID_TXN_STATE where no transaction is open.
 
-        `serial` names the transaction that is meant, so that the call may be repeated when its outcome is unknown: one
-        that is aborted already is left as it is, and another one of the same id is never touched (INVALID_TXN_STATE).
-        0: whichever is open."""
+        `serial` names the transaction to abort, so that the call may be repeated when its outcome is unknown. If that
+        transaction is already aborted, nothing changes. Another transaction of the same id is never aborted
+        (INVALID_TXN_STATE). 0: whichever transaction is open."""
         from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
 
         before = await self.describe_transactional_id(transactional_id)
@@ -246,8 +248,8 @@ class ProducerAdmin(Connected):
         return await self._cluster.within(self._timeout, what, attempt)
 
     async def find_hanging(self, now_ms: int, older_than_ms: int) -> list[Hanging]:
-        """What is open on partitions and belongs to no transaction that a coordinator has open, or has been silent
-        there for longer than `older_than_ms`. The cluster heals the former by itself, in time. Raises HapaxError."""
+        """Transactions on partitions that no coordinator has open, or that have written nothing there for longer than
+        `older_than_ms`. The cluster repairs the former by itself after a while. Raises HapaxError."""
         opened = [
             each for each in await self.partition_producers() if each.transaction_start_offset >= 0]
         if not opened:
@@ -269,8 +271,9 @@ class ProducerAdmin(Connected):
         return found
 
     async def _coordinators_know(self) -> tuple[Mapping[str, str], Collection[int]]:
-        """Each id's state, and the producers of those that are open. Asked after the partitions: what
-        began meanwhile is known, and what ended meanwhile is shown once too often at worst."""
+        """Each id's state, and the producers of the open transactions. It is asked after the partitions, so a
+        transaction that began meanwhile is known. One that ended meanwhile is at worst reported once although it is
+        over."""
         message = messages.ListTransactionsRequest(state_filters=[], producer_id_filters=[], duration_filter=-1)
         listed = await self._listed(message)
         return (
@@ -278,7 +281,8 @@ class ProducerAdmin(Connected):
             {t.producer_id for t in listed if t.transaction_state in OPEN_STATES})
 
     async def _listed(self, message: Any) -> list[Any]:
-        """What all coordinators answer to a ListTransactions. Raises HapaxError, rather than give a part of it."""
+        """The answers of all coordinators to a ListTransactions. Raises HapaxError rather than return only some of
+        them."""
 
         async def attempt() -> list[Any]:
             nodes = await self._listing()
@@ -288,10 +292,10 @@ class ProducerAdmin(Connected):
         return await self._cluster.within(self._timeout, "listing transactions", attempt)
 
     async def _listing(self) -> list[int]:
-        """Who is asked. Metadata names coordinators for a while after they went, so that clients which look for one ask
-        there in vain; who is alive is known otherwise, where the cluster is Hapax."""
+        """The coordinators to ask. Metadata names a coordinator for a while after it has gone, so that clients that
+        look for it ask there in vain. In a Hapax cluster, another call says which ones are alive."""
         try:
-            addresses, _ = await self._cluster.rpc_addresses(fresh=True)  # one that is new may have shards by now
+            addresses, _ = await self._cluster.rpc_addresses(fresh=True)  # a new node may have shards already
         except NotHapaxError:
             return sorted(self._cluster.nodes)
         alive = [node for node in addresses if node in COORDINATORS]
@@ -314,7 +318,7 @@ def _producer(partition: TopicPartition, state: Any) -> PartitionProducer:
 
 
 def open_on(producers: Iterable[PartitionProducer], transactional_id: str, producer_id: int) -> list[PartitionProducer]:
-    """Where a transaction has something open."""
+    """The partitions on which a transaction is open."""
     return [
         each for each in producers
         if each.transaction_start_offset >= 0

@@ -1,4 +1,4 @@
-"""The admin client's calls that concern replicas: where they lie, who leads, what moves."""
+"""The admin client's calls about replicas: where they are, which one leads, which ones move."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 
 _STANDING_TAG = 10001
-"""On each broker of a DescribeCluster answer: why it is not fit; absent where it is."""
+"""On each broker of a DescribeCluster answer: why it is not fit. Absent on a fit broker."""
 
 
 class BrokerInfo(NamedTuple):
@@ -27,12 +27,12 @@ class BrokerInfo(NamedTuple):
     rack: str
     """Empty: none."""
     standing: str
-    """Empty: the broker is fit. Otherwise why it should lead nothing and get no replicas: `draining`, `full disk`,
+    """Empty: the broker is fit. Otherwise why it should not lead partitions or get replicas: `draining`, `full disk`,
     ..."""
 
 
 class ReassignmentInfo(NamedTuple):
-    """A partition that moves. `replicas` holds the new ones, and behind them the old ones that will go."""
+    """A partition that moves. `replicas` holds the new replicas, followed by the old ones that will be removed."""
 
     partition: TopicPartition
     replicas: tuple[int, ...]
@@ -47,15 +47,15 @@ class ReplicaInfo(NamedTuple):
     node_id: int
     in_sync: bool
     end_offset: int
-    """It has synced everything below; -1: it has not said so yet."""
+    """It has synced everything below this offset. -1: it has not reported an offset yet."""
     lag: int
-    """Offsets that it lacks, of those that the leader has."""
+    """The number of the leader's offsets that it lacks."""
     lag_bytes: int
-    """About as many bytes."""
+    """The approximate number of bytes that it lacks."""
 
 
 class Refused(NamedTuple):
-    """What became of one partition of a request that the cluster did not grant."""
+    """The result for one partition of a request that the cluster refused."""
 
     partition: TopicPartition
     code: int
@@ -66,7 +66,7 @@ class ReplicationAdmin(Connected):
     """The part of `Admin` that moves replicas and leaderships."""
 
     async def list_brokers(self) -> list[BrokerInfo]:
-        """Those alive, by id."""
+        """The live brokers, by id."""
         response = await self._within("listing brokers", lambda: messages.DescribeClusterRequest())
         found = [
             BrokerInfo(each.broker_id, each.rack or "", (unknown_tag(each, _STANDING_TAG) or b"").decode())
@@ -74,8 +74,8 @@ class ReplicationAdmin(Connected):
         return sorted(each for each in found if each.node_id < COORDINATORS.start)
 
     async def describe_replicas(self, partitions: Mapping[TopicPartition, tuple[str, int]]) -> list[ReplicaInfo]:
-        """How far the replicas of partitions are: (topic id, leader) of each; those without a leader, or whose leader
-        does not answer, are left out (Hapax only)."""
+        """The state of the partitions' replicas, with (topic id, leader) of each partition. Partitions without a
+        leader, or whose leader does not answer, are left out (Hapax only)."""
         from hapax.rpc.gen.hapax.v1 import partitions_pb2 as pb
 
         addresses, _ = await self._cluster.rpc_addresses()
@@ -106,9 +106,9 @@ class ReplicationAdmin(Connected):
     async def alter_reassignments(
         self, targets: Mapping[TopicPartition, Sequence[int] | None], *, keep_replication_factor: bool = False
     ) -> list[Refused]:
-        """Begins to move partitions to these replicas, in order of preference; None cancels what runs.
+        """Starts to move partitions to these replicas, in order of preference. None cancels the running move.
 
-        Returns those that were refused; the others are recorded and go on by themselves.
+        Returns the refused ones. The others are recorded and proceed by themselves.
         """
         Message = messages.AlterPartitionReassignmentsRequest
         Topic = Message.ReassignableTopic
@@ -127,7 +127,7 @@ class ReplicationAdmin(Connected):
             for topic in response.responses for answer in topic.partitions if answer.error_code]
 
     async def list_reassignments(self) -> list[ReassignmentInfo]:
-        """Whatever moves now, by topic and partition."""
+        """All running moves, by topic and partition."""
         Message = messages.ListPartitionReassignmentsRequest
         response = await self._within(
             "listing reassignments", lambda: Message(timeout_ms=self._options["request.timeout.ms"], topics=None))
@@ -142,9 +142,9 @@ class ReplicationAdmin(Connected):
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
     ) -> tuple[list[TopicPartition], list[Refused]]:
-        """Gives partitions (None: all) to the replica that they prefer; `unclean`: where no in-sync replica is alive,
-        to one that may lack what was acknowledged. Returns those that got another leader, and those that were refused;
-        those that needed none are in neither."""
+        """Makes the preferred replica of each partition (None: of all) its leader. `unclean`: where no in-sync replica
+        is alive, elects another one, which may lack acknowledged records. Returns the partitions that got another
+        leader, and those that were refused. Partitions that needed no election are in neither."""
         Message = messages.ElectLeadersRequest
         named = None
         if partitions is not None:
@@ -167,7 +167,7 @@ class ReplicationAdmin(Connected):
         return elected, refused
 
     async def set_draining(self, brokers: Iterable[int], draining: bool) -> None:
-        """A draining broker leads nothing that others can, and gets no new replicas (Hapax only)."""
+        """A draining broker leads no partition that another broker can lead, and gets no new replicas (Hapax only)."""
         from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 
         ids = list(brokers)
@@ -175,8 +175,8 @@ class ReplicationAdmin(Connected):
             pb.SetReplicationRequest(drain=ids) if draining else pb.SetReplicationRequest(undrain=ids))
 
     async def set_throttle(self, bytes_per_second: int) -> None:
-        """How fast each broker may copy what reassignments add, until they have ended; 0: what its settings say (Hapax
-        only)."""
+        """Limits each broker's rate of copying the replicas that reassignments add, until these have ended. 0: the
+        brokers' own settings apply (Hapax only)."""
         from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 
         await self._set_replication(pb.SetReplicationRequest(bytes_per_second=bytes_per_second))
@@ -193,19 +193,19 @@ class ReplicationAdmin(Connected):
         await self._cluster.within(self._timeout, "configuring replication", attempt)
 
     async def acting_controller(self) -> str:
-        """The address of its calls. Raises RetriableError while none acts (Hapax only)."""
+        """The address of the acting controller's calls. Raises RetriableError while there is none (Hapax only)."""
         return await self._cluster.controller_address()
 
     async def _controller_rpc(self, method: str, request: Any) -> bytes:
-        """`request`: a protobuf message of the Controller's. Raises RpcError once the request may have been sent, and
-        before that RetriableError where no controller acts, NotHapaxError."""
+        """`request`: a protobuf message of the Controller service. Raises RpcError once the request may have been sent.
+        Before that, raises RetriableError where no controller acts, or NotHapaxError."""
         channel = self._cluster.channel(await self._cluster.controller_address())
         return await channel.call(
             f"/hapax.v1.ClusterAdmin/{method}", request.SerializeToString(),
             self._options["request.timeout.ms"] / 1000)
 
     async def _within(self, what: str, request: Any) -> Any:
-        """Any node answers, and asks the controller where it must; asking again does no harm."""
+        """Any node can answer. It asks the controller where it has to. The request may be repeated safely."""
         return await self._cluster.within(self._timeout, what, lambda: self._cluster.call_any(request))
 
 

@@ -1,7 +1,7 @@
-"""Carries batches to their leaders: one Produce request after the other on each node's connection.
+"""Carries batches to their leaders: one Produce request after another on each node's connection.
 
-Order is the point. Requests to a node leave in the order in which batches were handed over, also while its
-connection is still being opened; a request holds at most one batch of a partition.
+This module keeps the order. Requests to a node leave in the order in which the batches were handed over, even while the
+connection is still being opened. A request holds at most one batch of each partition.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from hapax.wire.peer import Peer, PeerError, PeerUnsupported
 _NO_TOPIC_IDS = 12
 """The last version of Produce that names topics by name. Version 13 names them by id."""
 _SEND_BUFFER_BYTES = FrameLimits().write_high_water
-"""With acks=0: above it a connection takes nothing more, so that what it holds stays within buffer.memory."""
+"""With acks=0: a connection with this many unsent bytes takes no more requests, so that the bytes it holds stay within
+buffer.memory."""
 _VERSION_1 = 11
-"""Above it, a Produce of a transaction adds its partitions by itself (transactions version 2)."""
+"""From the next version on, a Produce request of a transaction adds its partitions by itself (transactions version
+2)."""
 
 
 class Outcomes(Protocol):
-    """What the sender reports to: the producer machine's events."""
+    """The producer machine's events, to which the sender reports."""
 
     def delivered(self, batch: Batch, offset: Offset, timestamp: TimestampMs) -> None: ...
     def refused(self, batch: Batch, code: int, reason: str) -> ErrorKind: ...
@@ -41,7 +43,7 @@ class Outcomes(Protocol):
 
 
 class Payload(Protocol):
-    """What `Batch.content` must be."""
+    """The type that `Batch.content` must have."""
 
     data: bytearray
 
@@ -65,7 +67,7 @@ class Sender:
         for node_id, requests in self._requests(batches).items():
             self._waiting.setdefault(node_id, deque()).extend(requests)
             if node_id in self._carried:
-                continue  # an outcome within a call of this class: it stays behind what waits already
+                continue  # called by an outcome within this class: the new batch stays behind the waiting ones
             peer = self._cluster.open_peer(node_id)
             if peer is None or not self._hand_over(node_id, peer):
                 self._carried[node_id] = supervision.once(self._carry(node_id), "client-send", node_id)
@@ -78,13 +80,13 @@ class Sender:
             self._give_back(node_id, "the producer is closed")
 
     def _give_back(self, node_id: int, reason: str) -> None:
-        """What waits for the node did not leave."""
+        """The requests that wait for the node did not leave."""
         for request in self._waiting.pop(node_id, ()):
             for batch in request:
                 self._outcomes.unsent(batch, reason)
 
     def _requests(self, batches: Iterable[Batch]) -> dict[int, list[list[Batch]]]:
-        """Per node the requests to send; the nth batch of a partition is in the nth request or a later one."""
+        """The requests to send to each node. The nth batch of a partition is in the nth request or a later one."""
         found: dict[int, list[list[Batch]]] = {}
         sizes: dict[tuple[int, int], int] = {}
         last: dict[tuple[int, Any], int] = {}
@@ -108,13 +110,13 @@ class Sender:
         return found
 
     async def _carry(self, node_id: int) -> None:
-        """Sends what waits for the node once its connection is open, and takes what the send buffer has room for."""
+        """Sends the node's waiting requests once its connection is open, as the send buffer has room for them."""
         reason = "the producer is closed"
         try:
             while self._waiting.get(node_id):
                 peer = await self._cluster.peer(node_id)
                 if not self._hand_over(node_id, peer):
-                    with contextlib.suppress(PeerError):  # then another connection is opened
+                    with contextlib.suppress(PeerError):  # on an error, another connection is opened
                         await peer.drained()
         except PeerError as error:
             reason = str(error)
@@ -122,12 +124,12 @@ class Sender:
             reason = f"the client failed: {error!r}"
             raise
         finally:
-            self._carried.pop(node_id, None)  # first: what an outcome sends from within needs a carrier of its own
+            self._carried.pop(node_id, None)  # first: a batch that an outcome sends needs a new carrier
             self._give_back(node_id, reason)
 
     def _hand_over(self, node_id: int, peer: Peer) -> bool:
-        """Submits what waits for the node, in order. False: its send buffer is full. That counts only with acks=0:
-        otherwise the machine's window bounds what is unanswered."""
+        """Submits the node's waiting requests in order. False: the connection's send buffer is full. That counts only
+        with acks=0, because otherwise the machine's window bounds the unanswered requests."""
         waiting = self._waiting[node_id]
         carrier = self._carried.get(node_id)
         self._carried[node_id] = carrier

@@ -1,7 +1,7 @@
-"""Which replicas to move where: the plans that a person is shown before anything happens.
+"""Which replicas to move where: computes the plans that a person sees before anything happens.
 
-Pure and deterministic, over what Metadata tells: the same cluster gives the same plan. A plan names only the
-partitions that change, with their new replicas in order of preference.
+Pure and deterministic functions of Metadata: the same cluster gives the same plan. A plan names only the partitions
+that change, with their new replicas in order of preference.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from hapax.core.types import NodeId, TopicPartition
 
 
 class Held(NamedTuple):
-    """A partition as it is."""
+    """A partition as it is now."""
 
     replicas: Replicas
-    """In order of preference; without those that a running reassignment removes."""
+    """In order of preference, without the replicas that a running reassignment removes."""
     isr: Replicas
 
 
@@ -27,11 +27,12 @@ Targets = dict[TopicPartition, Replicas]
 
 
 class ImpossiblePlan(Exception):
-    """What was asked for cannot be done; one sentence."""
+    """The request is impossible. The message is one sentence."""
 
 
 def drain(partitions: Partitions, drained: Collection[NodeId], sites: Iterable[Site]) -> Targets:
-    """Everything off some brokers. A replica's successor takes its place in the order, so that leaders stay spread.
+    """Moves all replicas away from some brokers. A replica's successor takes its place in the order, so that leaders
+    stay spread.
 
     Raises ImpossiblePlan where there are too few other brokers to keep the number of replicas.
     """
@@ -54,7 +55,7 @@ def drain(partitions: Partitions, drained: Collection[NodeId], sites: Iterable[S
 
 
 def change_factor(partitions: Partitions, topic: str, factor: int, sites: Iterable[Site]) -> Targets:
-    """Another number of replicas for each partition of a topic. What is dropped first is what is not in sync.
+    """Changes the number of replicas of each partition of a topic. Replicas that are not in sync are dropped first.
 
     Raises ImpossiblePlan where there are too few brokers.
     """
@@ -67,7 +68,7 @@ def change_factor(partitions: Partitions, topic: str, factor: int, sites: Iterab
         if name.topic != topic:
             continue
         if len(held.replicas) > factor:
-            order = sorted(held.replicas, key=lambda node: node not in held.isr)  # stable: preferred ones stay
+            order = sorted(held.replicas, key=lambda node: node not in held.isr)  # stable: keeps preferred ones
             target = tuple(node for node in held.replicas if node in order[:factor])
         else:
             target = add_replicas(held.replicas, factor, known, _of_topic(after, topic), after.values())
@@ -78,7 +79,7 @@ def change_factor(partitions: Partitions, topic: str, factor: int, sites: Iterab
 
 
 def spread(partitions: Partitions, topics: Collection[str], sites: Iterable[Site]) -> Targets:
-    """The topics' replicas and leaders evenly over these brokers, with no more copies than that takes.
+    """Spreads the topics' replicas and leaders evenly over these brokers, with as few copies as that needs.
 
     Raises ImpossiblePlan where a partition has more replicas than there are brokers.
     """
@@ -127,7 +128,7 @@ def _shift(chosen: Targets, racks: Mapping[NodeId, str], full: NodeId, empty: No
 
 
 def _level_leaders(chosen: Targets, allowed: Collection[NodeId]) -> None:
-    """Changes orders only: nothing is copied for it."""
+    """Changes only the order of replicas, so nothing is copied."""
     while True:
         led = Counter(dict.fromkeys(sorted(allowed), 0))
         led.update(replicas[0] for replicas in chosen.values())
