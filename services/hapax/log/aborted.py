@@ -72,7 +72,7 @@ def _is_of_marker(segment: Segment, entry: AbortedTransaction) -> bool:
 
 
 async def _recomputed(log: SegmentLog) -> list[AbortedTransaction]:
-    """From the log, up to the first damaged batch. Rewrites the files."""
+    """Reads them from the log, up to the first damaged batch, and rewrites the files."""
     machine = PartitionMachine(log_start_offset=log.start_offset)
     found: list[AbortedTransaction] = []
     for segment in log.segments:
@@ -87,7 +87,7 @@ async def _recomputed(log: SegmentLog) -> list[AbortedTransaction]:
 
 
 async def _replay(segment: Segment, machine: PartitionMachine, found: list[AbortedTransaction]) -> bool:
-    """False where the segment is damaged."""
+    """False: the segment is damaged."""
     position, want = 0, _CHUNK
     while position < segment.size:
         await segment.file.read_ahead(position, want)

@@ -50,20 +50,21 @@ SWAP: Final = ".swap"
 
 _SLICE_BYTES: Final = 64 << 10
 _MAX_DIRTY_BYTES: Final = 64 << 20
-"""Most dirty bytes of one run, compressed or not; its first segment may be larger."""
+"""Maximum dirty bytes of one run, compressed or not. Its first segment may be larger."""
 _MAX_KEYS: Final = 1 << 20
-"""Most keys of one run, plus those of one batch; the run may end in the middle of a segment. About 200 MB of memory."""
+"""Maximum keys of one run, plus those of one batch. The run may end in the middle of a segment. About 200 MB of
+memory."""
 _LONG_KEY: Final = 64
 """Bytes. For longer keys, only a digest is held in memory."""
 _RECORDS_ON_LOOP: Final = 1000
 """A batch with more records, or a compressed one, is decoded off the loop."""
 _LEAST_DIRTY_RATIO: Final = 0.2
-"""Least ratio of dirty to clean bytes for which a run is worth its writes."""
+"""Minimum ratio of dirty to clean bytes at which a run is worth its writes."""
 
 
 @dataclass(slots=True)
 class Compacted:
-    """What a run did."""
+    """The result of a run."""
 
     up_to: int
     """Below this offset every key occurs once."""
@@ -82,23 +83,23 @@ class Rules(NamedTuple):
     limit: int
     """Compact below this offset: the last stable offset, at most the newest snapshot's."""
     aborted: Sequence[AbortedTransaction]
-    """Those that overlap the compacted range."""
+    """The transactions that overlap the compacted range."""
     is_last_of_producer: Callable[[int, int], bool]
-    """(producer id, offset): whether a marker is the last thing that the log holds of its producer."""
+    """(producer id, offset): whether that marker is the producer's last entry in the log."""
     now_ms: int
     delete_retention_ms: int
-    """From the first run that keeps a tombstone to the one that may remove it."""
+    """Milliseconds from the first run that keeps a tombstone to the first that may remove it."""
     marker_retention_ms: int
     """The same for a marker, from the first run that finds no record of its transaction."""
     condemn: Callable[[int, Refusal], None]
     """Called with the base offset of each batch whose records cannot be read. The batch is kept unchanged."""
     forget: Callable[[frozenset[int]], None]
-    """Called at the moment when abort markers (their offsets) are gone, with all records of their transactions: their
-    entries of the aborted-transaction index must go at the same moment."""
+    """Called with the offsets of abort markers at the moment when these and all records of their transactions are
+    removed. Their entries of the aborted-transaction index must be removed at the same moment."""
 
 
 def dirty_segments(log: SegmentLog, compacted_to: int, limit: int) -> list[Segment]:
-    """The closed segments that the next run would compact; [] if a run is not worth it yet."""
+    """The closed segments that the next run would compact. Empty if a run is not worth it yet."""
     dirty: list[Segment] = []
     dirty_bytes = clean_bytes = 0
     for segment, following in zip(log.segments, log.segments[1:], strict=False):
@@ -128,25 +129,25 @@ class _Run:
     def __init__(self, log: SegmentLog, rules: Rules, dirty: Sequence[Segment], compacted_to: int) -> None:
         self.log = log
         self.noted_to = compacted_to
-        """Below it all is taken into account, by this run or the ones before. What lies behind stays as it is."""
+        """Everything below this offset was examined by this run or earlier ones. Batches above it stay as they are."""
         self.rules = rules
         self.dirty = dirty
         last = log.segments.index(dirty[-1])
         self.sources = log.segments[: last + 1]
         bases = [segment.base_offset for segment in log.segments[: last + 2]]
         self.following = dict(pairwise(bases))
-        """Where the segment behind each source begins."""
+        """The base offset of the segment after each source."""
         self.latest: dict[bytes, int] = {}
         self.seen_bytes = 0
-        """Of records in dirty batches, decompressed."""
+        """Decompressed bytes of the records in dirty batches."""
         self.last_fence = -1
         self.aborted: dict[int, list[AbortedTransaction]] = {}
         for transaction in rules.aborted:
             self.aborted.setdefault(transaction.producer_id, []).append(transaction)
         self.kept_transactions: set[int] = set()
-        """Producers of which data was kept since their last marker."""
+        """Producers with records that were kept since their last marker."""
         self.has_unreadable = False
-        """An unreadable batch lies below; it may hold any key."""
+        """There is an unreadable batch further down. It may hold any key."""
         self.crc = 0
         self.forgotten: set[int] = set()
         """Abort markers that the segment being written leaves out."""
@@ -171,8 +172,8 @@ class _Run:
         return result
 
     def _groups(self) -> list[list[Segment]]:
-        """Neighbours that fit into one segment together, going by their size before, and by their offsets: an index
-        has 32 bits for the distance from the segment's base."""
+        """Neighbouring segments that fit into one segment together, by their present sizes and by their offsets: an
+        index has 32 bits for the distance from the segment's base."""
         groups: list[list[Segment]] = []
         size = 0
         for segment in self.sources:
@@ -189,7 +190,7 @@ class _Run:
     # --- first pass: which record of a key is the last ------------------------------------------------------------
 
     async def _note_dirty(self) -> Segment:
-        """Returns the last segment of this run: the keys of more are not to be held in memory."""
+        """Returns the last segment of this run. The keys of further ones would not fit into the memory limit."""
         for segment in self.dirty:
             async with aclosing(_batches(segment, self.following[segment.base_offset])) as batches:
                 async for batch, header in batches:
@@ -213,7 +214,7 @@ class _Run:
         try:
             await _looking(segment, header, lambda: self._note_keys(batch, header))
         except Refusal:
-            return  # the second pass says so, as it comes upon it
+            return  # the second pass reports it when it reaches the batch
 
     def _note_keys(self, batch: memoryview, header: BatchHeader) -> None:
         data, records = raw_records(batch, header)
@@ -230,10 +231,10 @@ class _Run:
             t.first_offset <= header.base_offset <= t.last_offset for t in self.aborted.get(header.producer_id, ())
         )
 
-    # --- second pass: write what stays ----------------------------------------------------------------------------
+    # --- second pass: write what is kept ------------------------------------------------------------------------------
 
     async def _replace(self, group: Sequence[Segment]) -> int:
-        """Writes what stays of some segments and puts it in their place; returns its size."""
+        """Writes the kept records of some segments and puts the new segment in their place. Returns its size."""
         log = self.log
         cleaned = Segment(
             log.folder, group[0].base_offset, log.config.index_interval_bytes, create=True, ending=CLEANED
@@ -265,7 +266,7 @@ class _Run:
     async def _kept(
         self, segment: Segment, batch: memoryview, header: BatchHeader
     ) -> bytearray | memoryview | None:
-        """The batch as it stays; None: it goes."""
+        """The batch as it is kept. None: it is removed."""
         if header.base_offset >= self.noted_to:
             return batch
         try:
@@ -283,7 +284,7 @@ class _Run:
         return kept
 
     def _without_superseded(self, batch: memoryview, header: BatchHeader) -> bytearray | memoryview | None:
-        """The batch without the records that go. Raises Refusal."""
+        """The batch without the removed records. Raises Refusal."""
         latest, base_offset, horizon = self.latest, header.base_offset, header.delete_horizon_ms
         tombstones_go = horizon is not None and horizon <= self.rules.now_ms and not self.has_unreadable
         data, records = raw_records(batch, header)
@@ -315,7 +316,7 @@ class _Run:
         if needed or self.rules.is_last_of_producer(header.producer_id, header.base_offset):
             return batch
         horizon = header.delete_horizon_ms
-        if horizon is None:  # who has read a record of the transaction is still to find its end
+        if horizon is None:  # a reader that has read a record of the transaction must still find its end
             return rewritten(header, *raw_records(batch, header), self.rules.now_ms + self.rules.marker_retention_ms)
         if horizon > self.rules.now_ms:
             return batch
@@ -332,8 +333,8 @@ class _Run:
         await sync_folder(self.log.folder)
 
     async def _announce(self, group: Sequence[Segment], cleaned: Segment) -> None:
-        """From here on a crash ends with the new segment."""
-        if not self.log.has_gaps:  # recovery must know it, also when the topic is not a compacted one any more
+        """After this, a crash leads to the new segment, because recovery completes the swap."""
+        if not self.log.has_gaps:  # recovery must know this even if the topic is no longer compacted
             await self.log.folder.write_atomically(HAS_GAPS, b"")
             self.log.has_gaps = True
         content = {
@@ -347,9 +348,9 @@ class _Run:
         return offset_name(cleaned.base_offset, SWAP)
 
     async def _swap(self, group: Sequence[Segment], cleaned: Segment) -> None:
-        """Raises SwapFailed, SyncFailed. A process that went on after an error here would leave the swap file behind:
-        a later recovery would carry it out against segments that are no longer those that it names. For the same
-        reason a run that is cancelled here completes the swap first."""
+        """Raises SwapFailed, SyncFailed. If the process continued after an error here, the swap file would stay, and a
+        later recovery would apply it to segments that are no longer the ones that it names. For the same reason, a run
+        that is cancelled here completes the swap first."""
         log, folder = self.log, self.log.folder
         try:
             files = [suffix for suffix in SEGMENT_SUFFIXES if folder.exists(cleaned.path(suffix))]
@@ -359,7 +360,7 @@ class _Run:
             self.rules.forget(frozenset(self.forgotten))
             await _uninterrupted(sync_folder(folder), lambda: folder.remove(self._swap_path(cleaned)))
         except FolderClosed:
-            raise  # the topic was deleted, and its folder goes as a whole
+            raise  # the topic was deleted, and its whole folder is about to be removed
         except OSError as error:
             raise SwapFailed(cleaned.file.path, error) from error
 
@@ -389,7 +390,7 @@ async def _uninterrupted(work: Coroutine[Any, Any, None], then: Callable[[], Non
 
 
 def finish_swaps(folder: Folder) -> None:
-    """At the start: completes what a crash interrupted, removes what it left half done."""
+    """Called when a log is opened: completes swaps that a crash interrupted and removes incomplete files."""
     for name in folder.list():
         if name.endswith(SWAP):
             base = int(name.removesuffix(SWAP))
@@ -403,8 +404,8 @@ def finish_swaps(folder: Folder) -> None:
 
 
 def _is_complete(folder: Folder, base: int, swap: dict[str, Any]) -> bool:
-    """Whether the new log is there, under its old name or its new one. It is not, where a run was called off just as
-    its swap file was being written."""
+    """Whether the new log file is there, under its old name or its new one. It is not there if a run was cancelled
+    while its swap file was being written."""
     path = offset_name(base, LOG)
     for candidate in (path + CLEANED, path):
         if folder.exists(candidate):
@@ -423,13 +424,13 @@ def _content(folder: Folder, path: str) -> bytes:
 
 
 def _rename(folder: Folder, base: int, replaced: Sequence[int], files: Sequence[str]) -> None:
-    """Gives the cleaned files their names and removes what they replace. Repeating it does no harm.
+    """Gives the cleaned files their names and removes the files that they replace. It may be repeated.
 
-    `files`: the suffixes that the new segment has. One of which the cleaned file is not there was renamed before a
-    crash: what bears its name now is new. A swap file of a former version does not say so: nothing is removed then,
-    and a survey finds an index of aborted transactions that should have gone.
+    `files`: the suffixes of the new segment's files. If a listed cleaned file is missing, it was renamed before a
+    crash, and the file that has its name is the new one. Swap files of earlier versions have no such list. In that case
+    nothing is removed, and a survey finds an index of aborted transactions that should have been removed.
     """
-    for suffix in reversed(SEGMENT_SUFFIXES):  # the log last: until then the old one says what is missing
+    for suffix in reversed(SEGMENT_SUFFIXES):  # the log last: until then, the old log shows what is missing
         path = offset_name(base, suffix)
         if folder.exists(path + CLEANED):
             folder.rename(path + CLEANED, path)
@@ -445,12 +446,13 @@ def _rename(folder: Folder, base: int, replaced: Sequence[int], files: Sequence[
 
 
 def _held(key: bytes) -> bytes:
-    """What stands for a key: none of the short ones is as long as a digest and what is behind it."""
+    """The form in which a key is held in memory. A short key is never as long as a digest with its suffix, so they
+    differ."""
     return key if len(key) <= _LONG_KEY else blake2b(key).digest() + b"#"
 
 
 async def _looking(segment: Segment, header: BatchHeader, look: Callable[[], _T]) -> _T:
-    """What `look` says, which looks into a batch of clients: off the loop where that may take long."""
+    """Returns the result of `look`, which decodes a client's batch. Runs off the loop where that may take long."""
     if header.record_count <= _RECORDS_ON_LOOP and not header.attributes & COMPRESSION_MASK:
         return look()
     found: list[_T] = []
@@ -459,11 +461,11 @@ async def _looking(segment: Segment, header: BatchHeader, look: Callable[[], _T]
 
 
 async def _batches(segment: Segment, following: int) -> AsyncGenerator[tuple[memoryview, BatchHeader], None]:
-    """The batches of a segment, the next of which begins at `following`; the loop turns after each slice. Raises
+    """The batches of a segment. The next segment begins at `following`. Yields to the loop after each slice. Raises
     Damaged, OSError.
 
-    No CRC covers a batch's offset. A record whose offset rotted would seem newer than all others of its key, so the
-    whole run ends where offsets do not rise; that may come to light only behind the batch.
+    No CRC covers a batch's offset. If an offset was damaged, the batch's records could seem newer than all others of
+    their keys. So the whole run ends where offsets do not ascend, which may show only after the damaged batch.
     """
     position, want, expected = 0, _SLICE_BYTES, segment.base_offset
     while position < segment.size:

@@ -1,4 +1,4 @@
-"""What a partition's log is told: the part of the settings that concerns it."""
+"""The settings that concern one partition's log."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 UNLIMITED: Final = -1
 INTERNAL_MERGED_BYTES: Final = 64 << 20
-"""A coordinator's segments are small, so that little is left uncompacted for it to read at a take-over; what
-compaction merges may be larger."""
+"""A coordinator's partitions have small segments, so that little is left uncompacted for it to read at a take-over.
+Segments that compaction merges may be larger."""
 
 INTERNAL_MARKER_RETENTION_MS: Final = 600_000
-"""Only coordinators read an internal topic, at a take-over, which lasts seconds. What they read should be little."""
+"""Only coordinators read an internal topic, at a take-over, which lasts seconds. There should be little to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,12 @@ class LogConfig:
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * 86_400_000
     compacted_segment_bytes: int = 1 << 30
-    """How large a segment may become when compaction merges several."""
+    """Maximum size of a segment that compaction merges from several."""
     index_interval_bytes: int = 4096
     index_bytes: int = 10 << 20
     retention_bytes: int = UNLIMITED
     retention_ms: int = 7 * 86_400_000
-    """-1: kept for ever."""
+    """-1: kept without a time limit."""
     delete: bool = True
     """Retention by time and size applies."""
     compact: bool = False
@@ -37,7 +37,8 @@ class LogConfig:
     delete_retention_ms: int = 86_400_000
     """Milliseconds that a compacted log keeps a tombstone after it was first cleaned."""
     marker_retention_ms: int = 86_400_000
-    """Milliseconds that it keeps a transaction marker after the last record of the transaction was removed."""
+    """Milliseconds that a compacted log keeps a transaction marker after the last record of the transaction was
+    removed."""
     checkpoint_bytes: int = 64 << 20
     """Appended bytes after which a snapshot of the producers is written. Recovery scans at most about this much."""
 

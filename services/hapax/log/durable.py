@@ -1,4 +1,4 @@
-"""Syncing the log's files. A failed sync is final (rule 13)."""
+"""Syncs the log's files. A failed sync is final (rule 13)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hapax.runtime.ports import Disk, File, Folder
 
 
 class SyncFailed(Exception):
-    """The disk could not make written bytes durable. Nothing in the page cache can be trusted from now on, and a
-    second sync would claim success: the process must end, and recovery must write again what it keeps."""
+    """The disk could not make written bytes durable. The page cache can no longer be trusted, and a second sync would
+    report success. The process must end, and recovery must write the bytes that it keeps again."""
 
     def __init__(self, path: str, error: OSError) -> None:
         super().__init__(f"sync of {path} failed: {error.strerror or error}")
@@ -17,8 +17,8 @@ class SyncFailed(Exception):
 
 
 class SwapFailed(SyncFailed):
-    """A compacted segment has taken the place of the old ones in part. Only recovery can complete it: the process must
-    end, as after a failed sync."""
+    """A compacted segment has replaced only some of the old files. Only recovery can complete the replacement, so the
+    process must end, as after a failed sync."""
 
     def __init__(self, path: str, error: OSError) -> None:
         Exception.__init__(self, f"putting the compacted segment {path} in place failed: {error.strerror or error}")
@@ -42,7 +42,7 @@ async def sync_files(disk: Disk, files: Sequence[File]) -> None:
 
 
 async def sync_folder(folder: Folder) -> None:
-    """A folder that was closed (its topic was deleted meanwhile) needs no sync. Raises SyncFailed."""
+    """A folder that was closed needs no sync, because its topic was deleted meanwhile. Raises SyncFailed."""
     try:
         await folder.sync_folder()
     except FileNotFoundError:

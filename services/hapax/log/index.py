@@ -29,7 +29,7 @@ MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 _SWAP: Final = sys.byteorder == "little"
 _HIGH: Final = 1 if sys.byteorder == "little" else 0
-"""Which half of a 64-bit number in memory is the upper one."""
+"""The index of the upper half of a 64-bit number in memory."""
 
 
 class OffsetIndex:
@@ -93,7 +93,7 @@ class OffsetIndex:
         return {at: self.base_offset + offset for at, offset in zip(self.positions[first:last], offsets, strict=True)}
 
     def digest(self) -> int:
-        """Tells one content from another."""
+        """A value that differs for different contents."""
         return crc32c(self.positions.tobytes(), crc32c(self.relative_offsets.tobytes()))
 
     def take(self, entries: Sequence[tuple[int, int]], end: int) -> None:
@@ -106,7 +106,8 @@ class OffsetIndex:
         self._loaded, self._flushed = True, 0
 
     def position_before(self, offset: int) -> int:
-        """Where to begin a scan for the batch that holds `offset`: the last indexed batch that ends below it, or 0."""
+        """The position from which to scan for the batch that holds `offset`: the last indexed batch that ends below it,
+        or 0."""
         at = bisect_left(self.relative_offsets, offset - self.base_offset)
         return self.positions[at - 1] if at else 0
 
@@ -137,7 +138,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """(greatest timestamp so far, offset of the batch that has it): both rise."""
+    """(greatest timestamp so far, offset of the batch that has it). Both ascend."""
 
     __slots__ = ("_flushed", "_folder", "_loaded", "base_offset", "path", "relative_offsets", "timestamps")
 
@@ -159,7 +160,7 @@ class TimeIndex:
         return self._flushed == len(self.timestamps)
 
     def add(self, timestamp: int, offset: int) -> None:
-        """Does nothing unless both rise: a repeated maximum says nothing new."""
+        """Does nothing unless both are greater: a repeated maximum adds no information."""
         if self.timestamps and (
             timestamp <= self.timestamps[-1] or offset - self.base_offset <= self.relative_offsets[-1]
         ):

@@ -53,7 +53,7 @@ _OFFSET_NAME: Final = re.compile(r"(\d{20})(\.[a-z]+)")
 
 
 class LayoutError(ValueError):
-    """A file of the layout is not what it should be; the message names the file and the line."""
+    """A file of the layout has invalid content. The message names the file and the line."""
 
 
 # --- names --------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def decode_leader_epochs(data: bytes) -> list[tuple[int, int]]:
 
 
 def encode_high_watermarks(high_watermarks: Mapping[TopicPartition, int]) -> bytes:
-    """Of all partitions of a data folder; a lower bound of what is committed."""
+    """Of all partitions of a data folder. A lower bound of the committed offsets."""
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(high_watermarks.items())]
     return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 

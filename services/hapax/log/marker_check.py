@@ -49,7 +49,7 @@ class MarkerChecker(Protocol):
         ...
 
     async def end(self, segment: Segment, check: MarkerCheck) -> None:
-        """Called after the walk, if the segment is undamaged. Raises OSError."""
+        """Called after the walk if the segment is undamaged. Raises OSError."""
         ...
 
 

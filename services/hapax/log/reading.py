@@ -24,7 +24,7 @@ _PROBE: Final = 64 << 10
 
 
 class Cold(Exception):
-    """The range to read is not in memory, or not known to be sound: `await log.warm(cold)`, then read again."""
+    """The range to read is not in memory, or was not checked: `await log.warm(cold)`, then read again."""
 
     def __init__(self, segment: Segment, position: int, size: int) -> None:
         super().__init__()
@@ -37,22 +37,22 @@ class Fetched(NamedTuple):
     """Whole batches of one segment, from the batch that holds the offset asked for."""
 
     range: LogRange | None
-    """None: no bytes."""
+    """None: there are no bytes."""
     next_offset: int
-    """Offset at which a reader continues; exclusive upper bound of the batches' offsets."""
+    """The offset at which a reader continues, and the exclusive upper bound of the batches' offsets."""
 
 
 class BatchFinder:
-    """Of one log."""
+    """Finds batches of one log."""
 
     __slots__ = ("_log", "_written_from", "offsets", "positions")
 
     def __init__(self, log: SegmentList) -> None:
         self._log = log
-        self.offsets = array("q")  # packed: a broker has as many of them as it has logs
+        self.offsets = array("q")  # packed, because a broker has one for each of its logs
         """Base offsets of the active segment's last batches."""
         self.positions = array("q")
-        """Where they begin."""
+        """The positions at which they begin."""
         self._written_from = 0
 
     def opened(self) -> None:
@@ -66,11 +66,12 @@ class BatchFinder:
     def read(
         self, offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool = True, warmed: bool = False
     ) -> Fetched:
-        """Whole batches from the one that holds `offset`, all below `end_offset`, about `max_bytes` of one segment.
+        """Returns whole batches of one segment, from the one that holds `offset`, all below `end_offset`, about
+        `max_bytes`.
 
         `start_offset <= offset <= end_offset <= self._log.end_offset`, and `end_offset` is a boundary of batches. With
-        `at_least_one`, a first batch that is larger than `max_bytes` is returned all the same: a reader always
-        makes progress. Raises Cold for what is not in memory (unless `warmed`) or was never checked by this process,
+        `at_least_one`, the first batch is returned even if it is larger than `max_bytes`, so that a reader always makes
+        progress. Raises Cold for bytes that are not in memory (unless `warmed`) or that this process has never checked,
         and Damaged.
         """
         at = bisect_right(self._log.bases, offset) - 1
@@ -131,7 +132,7 @@ class BatchFinder:
         return segment.index.batch_start_at_or_below(position)
 
     def _position(self, at: int, offset: int) -> int:
-        """Where the batch that holds `offset` begins; the segment's size where it ends below."""
+        """The position of the batch that holds `offset`. The segment's size if the segment ends below `offset`."""
         segment = self._log.segments[at]
         if at == len(self._log.segments) - 1:
             if offset >= self._log.end_offset:
@@ -154,8 +155,8 @@ class BatchFinder:
         return position >= self._written_from and segment.size - position <= _WARM_BYTES
 
     def _require(self, segment: Segment, offset: int, max_bytes: int, *, warmed: bool) -> int:
-        """Where the search for `offset` begins; from there on everything is sound and (unless `warmed`) in memory, as
-        far as most reads go. Raises Cold."""
+        """The position from which to search for `offset`. From there on, as far as most reads go, everything is sound
+        and (unless `warmed`) in memory. Raises Cold."""
         if not segment.index.loaded:
             if not warmed:
                 raise Cold(segment, -1, 0)
@@ -167,7 +168,7 @@ class BatchFinder:
         if size <= 0:
             if segment.size == 0:
                 return 0
-            segment.index.suspect = True  # it leads beyond the end
+            segment.index.suspect = True  # the entry points beyond the end
         if segment.index.suspect:
             raise Cold(segment, 0, segment.size)
         if not segment.sound.covers(position, position + size):

@@ -63,7 +63,7 @@ class State(Protocol):
 
 @dataclass(slots=True)
 class Recovery:
-    """What opening a log did."""
+    """The result of opening a log."""
 
     clean: bool = False
     from_offset: int = 0
@@ -131,7 +131,7 @@ async def _open(log: SegmentLog, state: State, *, clean: bool, known_epoch: int)
 
 
 def _swept(folder: Folder) -> list[str]:
-    """The folder's names, without the remains of what a crash interrupted."""
+    """The folder's names, after the remains of interrupted operations were removed."""
     names = folder.list()
     logs = {name.removesuffix(LOG) for name in names if name.endswith(LOG)}
     kept = []
@@ -149,7 +149,8 @@ def _restore_newest(
     log: SegmentLog, state: State, recovery: Recovery, leader_epochs: list[tuple[int, int]],
     aborted: list[AbortedTransaction], *, clean: bool,
 ) -> tuple[int, int] | None:
-    """Restores the newest usable snapshot; returns the (segment number, position) to scan from, None for no scan."""
+    """Restores the newest usable snapshot. Returns the (segment number, position) from which to scan. None: no scan is
+    needed."""
     start_offset = log.start_offset
     for offset in reversed(log.snapshot_offsets):
         path = offset_name(offset, SNAPSHOT)
@@ -161,7 +162,7 @@ def _restore_newest(
             except ValueError:
                 found = None
         if found is None:
-            log.folder.remove(path)  # ahead of its log, or damaged: an older one will do
+            log.folder.remove(path)  # beyond the end of the log, or damaged: an older one is used
             log.snapshot_offsets.remove(offset)
             continue
         recovery.from_offset = offset
@@ -174,7 +175,7 @@ def _restore_newest(
 
 
 def _place_of(log: SegmentLog, offset: int) -> tuple[int, int] | None:
-    """(segment number, position) of the batch boundary at `offset`; None where the log ends below it."""
+    """(segment number, position) of the batch boundary at `offset`. None: the log ends below it."""
     at = max((i for i, s in enumerate(log.segments) if s.base_offset <= offset), default=-1)
     if at < 0:
         return None
@@ -195,7 +196,7 @@ def _place_of(log: SegmentLog, offset: int) -> tuple[int, int] | None:
 
 
 async def replay_again(log: SegmentLog, offset: int, replay: Callable[[BatchHeader, memoryview, int], None]) -> None:
-    """Replays the log from `offset`, a boundary of batches, to its end, after it was cut. Raises OSError, Damaged."""
+    """Replays the log from `offset`, a boundary of batches, to its end, after a cut. Raises OSError, Damaged."""
     found = _place_of(log, offset)
     at, position = (len(log.segments), 0) if found is None else found
     for segment in log.segments[at:]:
@@ -234,7 +235,7 @@ def _read(folder: Folder, path: str) -> bytes:
 
 
 async def _read_leader_epochs(log: SegmentLog) -> list[tuple[int, int]]:
-    """From the checkpoint; where a power cut tore it, as it was written with a new epoch, from the batches."""
+    """From the checkpoint. If a power cut tore it while it was written with a new epoch, from the batches."""
     path = LEADER_EPOCH_CHECKPOINT
     if not log.folder.exists(path):
         return []
@@ -281,7 +282,7 @@ class _Scan:
                 self._drop_after(scanned[-1])
                 break
             if scanned:
-                scanned[-1].close_for_writing()  # the crash came after its roll, before its indexes were written
+                scanned[-1].close_for_writing()  # a crash followed its roll, before its indexes were written
             segment.load_indexes()
             segment.forget_indexed_from(position, self.expected)
             segment.note_again(position)
@@ -298,7 +299,7 @@ class _Scan:
         recovery.end_offset = log.end_offset
 
     async def _scan_segment(self, segment: Segment, position: int) -> bool:
-        """False where the segment had to be cut."""
+        """False: the segment had to be cut."""
         file, size = segment.file, segment.size
         want = _CHUNK
         while position < size:
@@ -319,7 +320,7 @@ class _Scan:
         return True
 
     def _scan_chunk(self, segment: Segment, chunk: memoryview, position: int, size: int) -> int:
-        """Replays the whole, undamaged batches at the chunk's beginning; returns their bytes."""
+        """Replays the whole, undamaged batches at the start of the chunk. Returns their size in bytes."""
         at, limit, state = 0, len(chunk), self.state
         while at + HEADER_SIZE <= limit:
             header = read_header(chunk, at)
@@ -336,7 +337,7 @@ class _Scan:
             ):
                 break
             if header.base_offset > self.expected or header.record_count <= header.last_offset_delta:
-                self.recovery.incomplete = True  # compacted, and a snapshot of later has been lost
+                self.recovery.incomplete = True  # compacted, and a later snapshot was lost
             segment.note(position + at, header.size, header.last_offset, header.max_timestamp)
             state.replay(header, chunk, at)
             self.expected, self.leader_epoch = header.next_offset, header.leader_epoch
@@ -346,8 +347,8 @@ class _Scan:
         return at
 
     def _is_gap(self, segment: Segment, header: BatchHeader, end: int) -> bool:
-        """Whether offsets are missing before a batch since compaction left them out, and not since its own offset is
-        damaged, which no CRC covers: then it would reach beyond the batch behind it."""
+        """Whether offsets are missing before a batch because compaction removed them. Otherwise the batch's own offset
+        is damaged, which no CRC covers, and then its range reaches beyond the start of the next batch."""
         after = segment.file.read(end, HEADER_SIZE)
         if len(after) == HEADER_SIZE:
             following = read_header(after)
@@ -377,7 +378,7 @@ class _Scan:
         return "a batch whose CRC does not match"
 
     def _drop_after(self, segment: Segment) -> None:
-        """What follows a cut is not connected to it any more."""
+        """Drops the segments after a cut, because they no longer continue the log."""
         log = self.log
         later = [s for s in log.segments if s.base_offset > segment.base_offset]
         self.recovery.truncated_bytes += sum(s.size for s in later)

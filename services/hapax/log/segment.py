@@ -13,7 +13,7 @@ from hapax.log.soundness import Damage, Sound
 from hapax.runtime.ports import File, Folder
 
 _WINDOW: Final = 4096
-"""Bytes read at once while walking batch headers."""
+"""Bytes read at once during a walk over batch headers."""
 _PLACE = struct.Struct(">qi11xi")
 """Of a header: base offset, batch length, last offset delta."""
 _MAX_TIMESTAMP = struct.Struct(">q")
@@ -49,7 +49,7 @@ class Segment:
     def __init__(
         self, folder: Folder, base_offset: int, interval: int, *, create: bool, ending: str = ""
     ) -> None:
-        """`ending`: of the files' names while the segment is not part of the log yet."""
+        """`ending`: suffix of the files' names while the segment is not part of the log yet."""
         self.folder = folder
         self._ending = ending
         self.base_offset = base_offset
@@ -60,7 +60,7 @@ class Segment:
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
         self.first_timestamp = NO_TIMESTAMP
-        """Maximum timestamp of the first batch, from which the segment's age counts; -1: not known (yet)."""
+        """Maximum timestamp of the first batch, from which the segment's age is counted. -1: not known (yet)."""
         self.roll_after = _NEVER
         """A batch with a greater timestamp goes to a new segment."""
         self.sound = Sound(0 if create else self.file.size())
@@ -118,11 +118,11 @@ class Segment:
             self.index.load()
             self.time_index.load()
             if self._digest is not None and self._digest != self.index.digest():
-                self.sound.doubt()  # what the checks found was found with another index
+                self.sound.doubt()  # the checks were made with another index
             self._digest = None
 
     def unload_indexes(self) -> None:
-        """Frees their memory, as far as they are in their files."""
+        """Frees the indexes' memory, if they are completely in their files."""
         if self.index.loaded and self.index.flushed:
             self._digest = self.index.digest()
         self.index.unload()
@@ -171,7 +171,7 @@ class Segment:
 
     @property
     def newest_ms(self) -> int:
-        """Time of its newest batch in milliseconds: the timestamp or, if no batch has one, the file's modification
+        """Time of the newest batch in milliseconds: the timestamp or, if no batch has one, the file's modification
         time, as in Kafka. -1: unknown."""
         if self.max_timestamp >= 0 or not self.size:
             return self.max_timestamp
@@ -192,7 +192,7 @@ class Segment:
             self.time_index.add(self.max_timestamp, self.max_timestamp_offset)
 
     def truncate(self, position: int, offset: int) -> None:
-        """Cuts everything from `position` on, where the batch of `offset` began."""
+        """Cuts everything from `position` on, which is where the batch of `offset` began."""
         self.file.truncate(position)
         self.sound.cut(position)
         self.forget_indexed_from(position, offset)
@@ -206,7 +206,8 @@ class Segment:
         self._since_index = 0
 
     def note_again(self, until: int) -> None:
-        """What the indexes' last entries do not cover, up to the position `until`: the greatest timestamp may be there.
+        """Reads the batches after the indexes' last entries, up to the position `until`, because they may have the
+        greatest timestamp.
         """
         position = self.index.positions[-1] if len(self.index) else 0
         self.first_timestamp = self.first_timestamp if self.size else NO_TIMESTAMP

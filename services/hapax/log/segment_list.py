@@ -37,7 +37,7 @@ class SegmentList:
         return sum(segment.size for segment in self.segments)
 
     def bytes_above(self, offset: int) -> int:
-        """About how many bytes lie from `offset` on: exact at the boundaries of segments."""
+        """The approximate number of bytes from `offset` on. It is exact at the boundaries of segments."""
         if offset >= self.end_offset:
             return 0
         at = max(0, bisect_right(self.bases, offset) - 1)
@@ -47,7 +47,7 @@ class SegmentList:
         return round(segment.size * share) + sum(each.size for each in self.segments[at + 1 :])
 
     def base_after(self, segment: Segment) -> int:
-        """Where the next segment begins; for the active one, where the log ends."""
+        """The base offset of the next segment. For the active segment, the end of the log."""
         at = bisect_right(self.bases, segment.base_offset)
         return self.bases[at] if at < len(self.bases) else self.end_offset
 

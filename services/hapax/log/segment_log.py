@@ -44,18 +44,18 @@ class Unsynced(NamedTuple):
 
     segments: list[Segment]
     generations: list[int]
-    """The last write to each: how many syncs had begun before it. A later write belongs to a later sync."""
+    """For each segment, how many syncs had begun before its last write. A later write belongs to a later sync."""
     end_offset: int
     cuts: int
-    """A log that was cut since may have other bytes below `end_offset`."""
+    """`cuts` of the log. A log that was cut since may have other bytes below `end_offset`."""
 
 
 class SegmentLog(SegmentList):
     """See above. Made empty by `create`, or from files by `hapax.log.recovery`."""
 
     def __init__(self, disk: Disk, folder: str | OpenFolder, config: LogConfig) -> None:
-        """`folder`: its name, or its handle, which is closed with the log. What the log does to its files goes through
-        the handle: the name may lead to another topic's folder before the log is closed."""
+        """`folder`: its name, or its handle, which is closed with the log. The log accesses its files through the
+        handle, because the name may belong to another topic's folder before the log is closed."""
         super().__init__()
         self.folder = disk.folder(folder) if isinstance(folder, str) else folder
         self._parent: Folder = disk
@@ -63,12 +63,13 @@ class SegmentLog(SegmentList):
         self.synced_offset = 0
         """Everything below is durable."""
         self.scan_cost = 0
-        """What recovery would scan: bytes since the last checkpoint, plus `_SCAN_COST_OF_BATCH` for each batch."""
+        """The cost of a recovery: bytes since the last checkpoint, plus `_SCAN_COST_OF_BATCH` for each batch."""
         self.snapshot_offsets: list[int] = []
         self.on_roll: Callable[[int], None] | None = None
         """Called with the new segment's base offset, before anything is appended to it."""
         self.committed_offset = 0
-        """The log is never cut below it, so the newest snapshot at or below it is kept: a cut log starts from there."""
+        """The log is never cut below this offset. So the newest snapshot at or below it is kept: a cut log restarts
+        from it."""
         self.surveys = Surveys(self)
         self.has_gaps = self.folder.exists(HAS_GAPS)
         """The folder records that offsets are missing on purpose, whatever the topic's cleanup policy is now."""
@@ -77,8 +78,8 @@ class SegmentLog(SegmentList):
         self._torn = False
         """Bytes of a failed write lie behind the end of the active segment, because cutting them off failed too."""
         self._unsynced: dict[Segment, int] = {}
-        """Changed segments -> how many syncs had begun when they were last changed. Never their size: a file that is
-        cut may have grown to its former size when a sync ends that has not seen what it holds now."""
+        """Changed segments -> how many syncs had begun when they were last changed. Sizes would not do: a file that was
+        cut may have grown to its former size by the end of a sync that has not seen its present content."""
         self._syncs_begun = 0
         self._unsynced_files: dict[str, int] = {}
         self._unsynced_folders: dict[Folder, int] = {}
@@ -92,7 +93,7 @@ class SegmentLog(SegmentList):
     # --- make and open --------------------------------------------------------------------------------------------
 
     def create(self, small_files: Sequence[tuple[str, bytes]]) -> None:
-        """Fills an empty log's folder, with some small files. Durable with the first `sync`."""
+        """Fills an empty log's folder, including some small files. Durable with the first `sync`."""
         self._want_folder_synced(self._parent)
         for name, data in small_files:
             self._write_unsynced(name, data)
@@ -122,15 +123,15 @@ class SegmentLog(SegmentList):
 
     @property
     def was_compacted(self) -> bool:
-        """Records may be missing: it is a compacted log, or was one before its topic's cleanup policy changed."""
+        """Records may be missing: the log is compacted, or was compacted before its topic's cleanup policy changed."""
         return self.config.compact or self.has_gaps
 
     # --- write ----------------------------------------------------------------------------------------------------
 
     def append(self, batch: Bytes, base_offset: int, last_offset: int, timestamp: int) -> None:
-        """Writes one batch, whose offsets are final, at the end. `timestamp` is its maximum.
+        """Writes one batch, whose offsets are final, at the end of the log. `timestamp` is its maximum timestamp.
 
-        Raises OSError where the disk is full or broken; the log then ends where it ended before.
+        Raises OSError if the disk is full or broken. The log then ends where it ended before.
         """
         if self._torn:
             self._cut_torn()
@@ -140,7 +141,7 @@ class SegmentLog(SegmentList):
         size = len(batch)
         before = segment.file.size()
         if last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
-            segment, before = self.roll(base_offset), 0  # compaction may have left nothing before it, for billions
+            segment, before = self.roll(base_offset), 0  # compaction may leave gaps of billions of offsets
         elif (before + size > self.config.segment_bytes or timestamp > segment.roll_after) and before:
             segment, before = self.roll(), 0
         try:
@@ -160,15 +161,15 @@ class SegmentLog(SegmentList):
         self._unsynced[segment] = self._syncs_begun
 
     def note_gaps(self) -> None:
-        """Offsets are missing before the next batch, or in it, since the log is a copy of a compacted one. Raises
+        """Offsets are missing before the next batch or in it, because the log is a copy of a compacted one. Raises
         OSError."""
         if not self.has_gaps:
             self._write_unsynced(HAS_GAPS, b"")
             self.has_gaps = True
 
     def _cut_torn(self) -> None:
-        """What a failed write left behind the end: it goes before anything else is written, or the file is closed.
-        Raises OSError."""
+        """Removes the bytes of a failed write behind the end of the segment. Called before anything else is written,
+        and before the file is closed. Raises OSError."""
         self._active.file.truncate(self._active.size)
         self._torn = False
 
@@ -178,7 +179,7 @@ class SegmentLog(SegmentList):
             segment.roll_after = -1
 
     def roll(self, base_offset: int | None = None) -> Segment:
-        """Begins a new segment, at the end of the log unless said otherwise. Raises OSError; nothing has changed then.
+        """Begins a new segment, by default at the end of the log. Raises OSError, and in that case nothing has changed.
         """
         if self._torn:
             self._cut_torn()
@@ -197,15 +198,16 @@ class SegmentLog(SegmentList):
         return segment
 
     def note_aborted(self, aborted: AbortedTransaction) -> None:
-        """For the `.txnindex`. Durable with the next checkpoint; until then recovery finds the marker itself."""
+        """Adds an entry to the `.txnindex`. It is durable with the next checkpoint. Until then, recovery finds the
+        marker itself."""
         self._unwritten_aborted.add(aborted)
 
     def is_aborted_written(self, marker: int) -> bool:
-        """Whether the files should say it, as far as the log heard of it."""
+        """Whether the marker's entry was written to the files, if the log was given one."""
         return not self._unwritten_aborted or marker < self._unwritten_aborted[0].last_offset
 
     def rewrite_aborted(self, entries: Sequence[AbortedTransaction]) -> None:
-        """All there are, in the order of their markers, in place of what the `.txnindex` files say. Durable with the
+        """Replaces all entries of the `.txnindex` files. `entries` are in the order of their markers. Durable with the
         next `sync`."""
         self._unwritten_aborted.truncate_to(0)
         ends = [*self.bases[1:], NOWHERE]
@@ -235,9 +237,10 @@ class SegmentLog(SegmentList):
         self.finish_sync(unsynced)
 
     def begin_sync(self) -> Unsynced:
-        """What a sync must cover. `sync_names`, then `release` and `finish_sync` follow once the files are synced.
+        """Returns the scope of a sync. The caller calls `sync_names`, then `release` and `finish_sync` once the files
+        are synced.
 
-        Two syncs at once do the same work twice, and neither believes the other.
+        Concurrent syncs repeat each other's work, and neither relies on the result of the other.
         """
         segments = list(self._unsynced)
         for segment in segments:
@@ -269,7 +272,7 @@ class SegmentLog(SegmentList):
             for name in files:
                 await self._sync_small(name)
         except FolderClosed:
-            return  # the log was closed, and its files are no longer needed
+            return  # the log was closed, and its files are not needed any more
         for folder in folders:
             await sync_folder(folder)
         for name, wish in files.items():
@@ -281,7 +284,7 @@ class SegmentLog(SegmentList):
 
     async def _sync_small(self, name: str) -> None:
         if not self.folder.exists(name):
-            return  # it was removed since
+            return  # the file was removed since
         file = self.folder.open(name)
         try:
             await sync_file(file)
@@ -291,9 +294,10 @@ class SegmentLog(SegmentList):
     # --- checkpoint -----------------------------------------------------------------------------------------------
 
     async def checkpoint(self, offset: int, snapshot: bytes) -> None:
-        """Makes `snapshot`, the state as of `offset`, the point from which recovery scans.
+        """Makes `snapshot`, the state as of `offset`, the starting point of recovery's scan.
 
-        Raises OSError where the disk is full: nothing is lost then, and the next checkpoint does it. Raises SyncFailed.
+        Raises OSError if the disk is full. Nothing is lost in that case, and the next checkpoint makes up for it.
+        Raises SyncFailed.
         """
         if self._torn:
             self._cut_torn()  # recovery does not look for torn bytes after a clean stop
@@ -311,7 +315,7 @@ class SegmentLog(SegmentList):
             self.folder.remove(offset_name(self.snapshot_offsets.pop(0), SNAPSHOT))
 
     async def _write_aborted(self, segment: Segment) -> None:
-        """Those at the front of the list that belong to one segment."""
+        """Writes the entries at the front of the list that belong to one segment."""
         waiting = self._unwritten_aborted
         mine = [a for a in waiting if self.segment_of(a.last_offset) is segment]
         waiting.advance_start(mine[-1].last_offset + 1)
@@ -323,11 +327,11 @@ class SegmentLog(SegmentList):
 
     @property
     def covered(self) -> int:
-        """What lies below is needed for no recovery: the newest snapshot has it."""
+        """No recovery needs the log below this offset, because the newest snapshot covers it."""
         return self.snapshot_below(self.end_offset)
 
     def snapshot_below(self, offset: int) -> int:
-        """Offset of the newest snapshot that a cut at `offset` would leave; -1: there is none."""
+        """Offset of the newest snapshot that a cut at `offset` would leave. -1: there would be none."""
         return max((at for at in self.snapshot_offsets if at <= offset), default=-1)
 
     def remove_snapshots(self, below: int) -> None:
@@ -347,7 +351,7 @@ class SegmentLog(SegmentList):
         return self._reading.read(offset, max_bytes, end_offset, at_least_one=at_least_one, warmed=warmed)
 
     async def warm(self, cold: Cold) -> None:
-        """Brings what a read was missing into memory, off the loop, and checks it. Raises OSError."""
+        """Loads and checks the range that a read was missing, off the loop. Raises OSError."""
         segment = cold.segment
         segment.hold()
         try:
@@ -373,10 +377,11 @@ class SegmentLog(SegmentList):
     # --- retention ------------------------------------------------------------------------------------------------
 
     def retire(self, now_ms: int, limit: int, covered: int = NOWHERE) -> list[Segment]:
-        """Takes the oldest segments out of the log, by size and by age, none with offsets >= `limit` or >= `covered`:
-        recovery would miss those.
+        """Removes the oldest segments from the log, by size and by age. Keeps segments with offsets >= `limit` or >=
+        `covered`, because recovery would need them.
 
-        The caller persists nothing: the first segment's name is the log's start. Returns what was dropped.
+        The caller has nothing to persist, because the first segment's name is the log's start. Returns the removed
+        segments.
         """
         if not self.config.delete or self.pinned:
             return []
@@ -401,7 +406,7 @@ class SegmentLog(SegmentList):
         return self.config.retention_ms != UNLIMITED and newest >= 0 and now_ms - newest > self.config.retention_ms
 
     def drop_first(self, count: int) -> None:
-        """Removes the first segments; their files go when their readers are done."""
+        """Removes the first segments. Their files are removed when their readers are done."""
         dropped = self.segments[:count]
         del self.segments[:count], self.bases[:count]
         self._unwritten_aborted.advance_start(self.start_offset)
@@ -411,7 +416,8 @@ class SegmentLog(SegmentList):
             segment.drop(remove=True)
 
     def drop_below(self, offset: int) -> int:
-        """Removes the segments that lie wholly below `offset`; returns how many (the leader's log start has moved)."""
+        """Removes the segments that are completely below `offset`, because the leader's log start has moved. Returns
+        their number."""
         if self.pinned:
             return 0
         count = max(0, bisect_right(self.bases, offset) - 1)
@@ -420,7 +426,7 @@ class SegmentLog(SegmentList):
         return count
 
     def drop_last(self, count: int) -> None:
-        """Removes the last segments: what was cut lay before them or in them."""
+        """Removes the last segments. The cut was before them or within them."""
         dropped = self.segments[len(self.segments) - count :]
         del self.segments[len(self.segments) - count :], self.bases[len(self.bases) - count :]
         self._active = self.segments[-1]
@@ -432,12 +438,13 @@ class SegmentLog(SegmentList):
     # --- cut ------------------------------------------------------------------------------------------------------
 
     async def truncate_to(self, offset: int) -> int:
-        """Cuts everything from `offset` on, a boundary of batches above the log's start, durably: what is appended next
-        may be on the disk before any name changes there, and no file of the former course may come back beside it.
+        """Cuts everything from `offset` on, which is a boundary of batches above the log's start. The cut is durable
+        when this returns. Otherwise later appends could be on the disk before the changes of names, and files of the
+        former history could come back beside them.
 
         Returns the offset from which the state must be replayed: that of the newest snapshot left, else the log's
-        start. What the indexes of aborted transactions say from there on is removed. Nothing may be at work in the
-        log beside a sync. Raises OSError, SyncFailed.
+        start. Entries of the indexes of aborted transactions from there on are removed. Except for a sync, nothing else
+        may be at work in the log. Raises OSError, SyncFailed.
         """
         self.cuts += 1
         if self._torn:
@@ -490,7 +497,7 @@ class SegmentLog(SegmentList):
         self._want_folder_synced(self.folder)
 
     async def recovered(self, scanned: Sequence[Segment]) -> None:
-        """Recovery scanned these segments and wrote them again: now they become durable, before they count."""
+        """Makes the segments durable that recovery has scanned and written again. They count only after that."""
         self._unsynced = dict.fromkeys(scanned, self._syncs_begun)
         self._unindexed = list(scanned)
         for segment in scanned:
@@ -502,8 +509,8 @@ class SegmentLog(SegmentList):
         self.scan_cost = sum(segment.size for segment in scanned)
 
     def replace(self, old: Sequence[Segment], new: Segment) -> None:
-        """Puts a compacted segment in the place of the closed ones that it was made of (same base offset as the
-        first). Their files have been renamed over or are removed here."""
+        """Puts a compacted segment in the place of the closed segments that it was made from. It has the base offset of
+        the first one. The old files have been replaced by renames, or are removed here."""
         new.closed()
         at = self.segments.index(old[0])
         self.segments[at : at + len(old)] = [new]
@@ -516,7 +523,7 @@ class SegmentLog(SegmentList):
     # --- end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Closes the files, each as soon as its readers are done."""
+        """Closes each file as soon as its readers are done."""
         for segment in self.segments:
             segment.drop(remove=False)
         self.folder.close()

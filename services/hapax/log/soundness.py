@@ -26,11 +26,12 @@ _PIECE: Final = 512 << 10
 _BATCHES_AT_ONCE: Final = 1000
 """Batches checked without a pause. A thread that checks more small ones would keep the loop waiting for the GIL."""
 _FRONT = struct.Struct(">qiibIhi8xq")
-"""Of a header: base offset, batch length, leader epoch, magic, CRC, attributes, last offset delta, max timestamp."""
+"""Fields of a header: base offset, batch length, leader epoch, magic, CRC, attributes, last offset delta, max
+timestamp."""
 _OFFSET = struct.Struct(">q")
 
 Pace = Callable[[int], Awaitable[None]]
-"""Called with a number of bytes; returns when they may be read."""
+"""Called with a number of bytes. Returns when they may be read."""
 
 
 class Sound:
@@ -115,9 +116,9 @@ class Walk:
         marks: Mapping[int, int] | None = None, time_marks: Mapping[int, int] | None = None, interval: int = NOWHERE,
         on_transactional: Callable[[memoryview], object] | None = None,
     ) -> None:
-        """`expected`: the offset that is due at `position`; -1: not known. `size` and `following`: where the file ends,
-        and with which offset the next one begins. `epochs`: (leader epoch, its first offset). `marks`: batch position
-        -> last offset, `time_marks`: offset -> greatest timestamp up to it, as the indexes say. `interval`: bytes
+        """`expected`: the offset that is due at `position`; -1: not known. `size` and `following`: the file's size, and
+        the base offset of the next segment. `epochs`: (leader epoch, its first offset). `marks`: batch position -> last
+        offset, and `time_marks`: offset -> greatest timestamp up to it, both from the indexes. `interval`: bytes
         between the index entries that the walk makes itself. `on_transactional` is called, off the loop, with each
         transactional or control batch."""
         self.position = position
@@ -146,8 +147,8 @@ class Walk:
         self._want = 0
 
     async def run(self, file: File, stop: int, pace: Pace | None = None, *, passing: bool = False) -> None:
-        """Goes on to `stop` or a little beyond it. `passing`: what is read is not wanted in the page cache. Raises
-        OSError, but not for what the device cannot read: that is a flaw."""
+        """Continues to `stop` or a little beyond it. `passing`: the bytes read should not stay in the page cache.
+        Raises OSError, except for bytes that the device cannot read, which are a flaw."""
         want = _PIECE
         while self.position < stop and not self.flaw:
             size = min(want, self._size - self.position)

@@ -21,11 +21,12 @@ from hapax.log.soundness import NOWHERE, Damage, Pace, Run, Walk
 from hapax.runtime import supervision
 
 _CANDIDATES: Final = 64
-"""Places behind a damaged batch that are tried. Everything before the first whole batch counts as damaged."""
+"""Number of positions after a damaged batch that are tried. Everything before the first whole batch counts as
+damaged."""
 
 
 class _Survey:
-    """One that is running. It keeps its caller's pace until a caller without one waits for it, too."""
+    """A running survey. It keeps its caller's pace until a caller without one waits for it too."""
 
     def __init__(self, pace: Pace | None) -> None:
         self.task: asyncio.Task[None]
@@ -148,7 +149,7 @@ class Surveys:
         if cuts != log.cuts or segment not in log.segments:
             return
         if damaged is not None:
-            if segment is log.active:  # what is appended can be read
+            if segment is log.active:  # appended batches can be read
                 last = runs.pop() if runs and runs[-1].end == size else Run(size, NOWHERE, following, NOWHERE)
                 runs.append(last._replace(end=NOWHERE, next_offset=NOWHERE))
             segment.take_indexes(entries, time_entries, size)
@@ -169,7 +170,7 @@ class Surveys:
             segment.unload_indexes()
 
     async def _next_whole(self, segment: Segment, position: int, expected: int, size: int) -> int:
-        """Where the next whole batch behind a damaged one begins; the file's size if none is found."""
+        """The position of the next whole batch after a damaged one. The file's size if none is found."""
         candidates = []
         header = b""
         try:

@@ -22,8 +22,8 @@ from hapax.log.segment_log import SegmentLog
 from hapax.log.soundness import Damaged
 
 _DECEIVED_MAX: Final = 64
-"""A lookup ends after this many batches without a record of the time that their headers promise. The answer is the
-beginning of the next one then, which is never too late. So headers that lie cannot make a lookup read the whole log."""
+"""A lookup ends after this many batches without a record of the time that their headers promise. The answer is then the
+start of the next such batch, which is never too late. So false headers cannot make a lookup read the whole log."""
 
 
 class FoundRecord(NamedTuple):
@@ -32,7 +32,7 @@ class FoundRecord(NamedTuple):
 
 
 Condemn = Callable[[int, Refusal], None]
-"""Hears of each batch, by its base offset, of which the records cannot be read."""
+"""Called with the base offset of each batch whose records cannot be read."""
 
 
 async def find_record(log: SegmentLog, timestamp: int, end_offset: int, condemn: Condemn) -> FoundRecord | None:
@@ -53,7 +53,8 @@ async def find_record(log: SegmentLog, timestamp: int, end_offset: int, condemn:
 
 
 async def find_newest_record(log: SegmentLog, condemn: Condemn) -> FoundRecord | None:
-    """The first record that has the greatest timestamp of the log, as far as headers tell. Raises OSError, Damaged."""
+    """The first record that has the greatest timestamp of the log, according to the batch headers. Raises OSError,
+    Damaged."""
     found = await find_max_timestamp(log)
     if found is None:
         return None
@@ -62,7 +63,8 @@ async def find_newest_record(log: SegmentLog, condemn: Condemn) -> FoundRecord |
 
 
 async def _look_into(segment: Segment, place: Place, condemn: Condemn) -> list[FoundRecord]:
-    """The batch's records in order. One with a single timestamp for all, and one that cannot be read, counts as one."""
+    """The batch's records in order. A batch counts as one record if it has a single timestamp for all records or cannot
+    be read."""
     found: list[FoundRecord] = []
 
     def look(batch: memoryview) -> None:
@@ -88,7 +90,7 @@ async def _look_into(segment: Segment, place: Place, condemn: Condemn) -> list[F
 async def find_timestamp(
     log: SegmentLog, timestamp: int, end_offset: int, begin: int = 0
 ) -> tuple[Segment, Place] | None:
-    """The first batch below `end_offset` whose maximum timestamp is >= `timestamp`, from the offset `begin` on. Raises
+    """The first batch below `end_offset`, from the offset `begin` on, whose maximum timestamp is >= `timestamp`. Raises
     OSError, Damaged."""
     for segment in list(log.segments):
         if segment.max_timestamp >= timestamp and (segment is log.active or log.base_after(segment) > begin):
@@ -126,7 +128,7 @@ async def _first_not_older(log: SegmentLog, segment: Segment, timestamp: int, le
         if batch is not None and batch.max_timestamp == entry[0]:
             begin = max(begin, entry[1])
             break
-        await log.surveys.run(segment)  # rebuilds the index
+        await log.surveys.run(segment)  # this rebuilds the index
     return await _soundly(
         log, segment, lambda: segment.index.position_before(begin), lambda: segment.find_timestamp(timestamp, begin))
 
@@ -143,7 +145,7 @@ async def _load(log: SegmentLog, segment: Segment) -> None:
 async def _soundly(
     log: SegmentLog, segment: Segment, begin: Callable[[], int], find: Callable[[], Place | None]
 ) -> Place | None:
-    """What `find` says, which looks at the bytes from `begin` on, once they are known to be sound."""
+    """Returns the result of `find`, which examines the bytes from `begin` on, once these are known to be sound."""
     while True:
         await _load(log, segment)
         if segment is not log.active and segment.was_touched():

@@ -33,7 +33,7 @@ def decode_aborted(data: bytes) -> list[AbortedTransaction]:
 
 
 def read_aborted(folder: Folder, path: str) -> list[AbortedTransaction]:
-    """All entries of a file; [] where it is missing."""
+    """All entries of a file. [] if it is missing."""
     try:
         file = folder.open(path)
     except FileNotFoundError:
@@ -45,7 +45,7 @@ def read_aborted(folder: Folder, path: str) -> list[AbortedTransaction]:
 
 
 async def append_aborted(folder: Folder, path: str, entries: Sequence[AbortedTransaction]) -> None:
-    """Adds entries to a file, durably, over a torn last one."""
+    """Appends entries to a file durably. They overwrite a torn last entry."""
     file = folder.open(path, create=True)
     try:
         if file.size() % ENTRY_SIZE:
@@ -57,7 +57,7 @@ async def append_aborted(folder: Folder, path: str, entries: Sequence[AbortedTra
 
 
 def cut_aborted(folder: Folder, path: str, offset: int) -> None:
-    """Removes the entries whose marker lies at `offset` or after it: recovery's scan finds them again."""
+    """Removes the entries whose marker is at or above `offset`. Recovery's scan finds them again."""
     kept = [entry for entry in read_aborted(folder, path) if entry.last_offset < offset]
     if folder.exists(path):
         file = folder.open(path)

@@ -1,6 +1,7 @@
-"""A segment's file read batch by batch for tools: every check of the codec, and where and why reading stopped.
+"""Reads a segment's file batch by batch for tools: with every check of the codec, and with the place and reason of
+damage.
 
-Maps the file instead of going through the disk port: tools read what no service of theirs writes.
+Maps the file instead of using the disk port, because tools read files that no service of theirs writes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from hapax.core.errors import Refusal
 
 
 class Batch(NamedTuple):
-    """A whole, undamaged batch. `data` is its bytes, valid until the walk goes on."""
+    """A whole, undamaged batch. `data` holds its bytes, which are valid until the walk continues."""
 
     position: int
     header: BatchHeader
@@ -24,19 +25,19 @@ class Batch(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """Bytes that are no whole, undamaged batch."""
+    """Bytes that are not a whole, undamaged batch."""
 
     position: int
     reason: str
     torn: bool
-    """The file ends within the batch: what a crash leaves behind the last write."""
+    """The file ends within the batch, as a crash leaves it after the last write."""
     size: int
-    """To the end of the file; or of the batch, where the walk goes on behind it."""
+    """Up to the end of the file. If the walk continues after the batch, the size of the batch."""
 
 
 def walk(path: Path) -> Iterator[Batch | Broken]:
-    """The batches of a file, in order. Ends at the first place from which no batch can be found any more; goes on
-    behind a batch of which only the content is damaged."""
+    """The batches of a file, in order. Continues after a batch of which only the content is damaged. Ends where no
+    further batch can be found."""
     with path.open("rb") as file:
         size = path.stat().st_size
         if size == 0:
@@ -68,7 +69,7 @@ def _broken(data: mmap.mmap, position: int, reason: str) -> Broken:
     if not sane or header.size >= left:
         return Broken(position, reason, sane and header.size > left, left)
     following = data[position + header.size : position + header.size + HEADER_SIZE]
-    # Only where an undamaged batch of a later offset follows is the length of this one to be believed.
+    # The length of this batch is trusted only if an undamaged batch with a higher offset follows.
     if len(following) == HEADER_SIZE:
         after = read_header(following)
         end = position + header.size + after.size
