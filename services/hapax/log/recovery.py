@@ -131,7 +131,7 @@ async def _open(log: SegmentLog, state: State, *, clean: bool, known_epoch: int)
 
 
 def _swept(folder: Folder) -> list[str]:
-    """The folder's names, after the remains of interrupted operations were removed."""
+    """Removes what interrupted operations left behind. Returns the names of the other files."""
     names = folder.list()
     logs = {name.removesuffix(LOG) for name in names if name.endswith(LOG)}
     kept = []
@@ -282,7 +282,7 @@ class _Scan:
                 self._drop_after(scanned[-1])
                 break
             if scanned:
-                scanned[-1].close_for_writing()  # a crash followed its roll, before its indexes were written
+                scanned[-1].close_for_writing()  # the crash came after its roll, before its indexes were written
             segment.load_indexes()
             segment.forget_indexed_from(position, self.expected)
             segment.note_again(position)

@@ -116,11 +116,11 @@ class Walk:
         marks: Mapping[int, int] | None = None, time_marks: Mapping[int, int] | None = None, interval: int = NOWHERE,
         on_transactional: Callable[[memoryview], object] | None = None,
     ) -> None:
-        """`expected`: the offset that is due at `position`; -1: not known. `size` and `following`: the file's size, and
-        the base offset of the next segment. `epochs`: (leader epoch, its first offset). `marks`: batch position -> last
-        offset, and `time_marks`: offset -> greatest timestamp up to it, both from the indexes. `interval`: bytes
-        between the index entries that the walk makes itself. `on_transactional` is called, off the loop, with each
-        transactional or control batch."""
+        """`expected`: the offset that is due at `position`; -1: not known. `size`: of the file. `following`: the base
+        offset of the next segment. `epochs`: (leader epoch, its first offset). `marks`: batch position -> last offset,
+        and `time_marks`: offset -> greatest timestamp up to it, both from the indexes. `interval`: bytes between the
+        index entries that the walk makes itself. `on_transactional` is called, off the loop, with each transactional or
+        control batch."""
         self.position = position
         """Everything before it is undamaged."""
         self.expected = expected
