@@ -1,4 +1,4 @@
-"""Fixtures that every folder of tests may use: a real local cluster, each service a process of its own."""
+"""Fixtures for all folders of tests: a real local cluster, with each service in its own process."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _OWN_FAULT = re.compile(
     r" (self-corrections: corrected|supervision: a task failed|listener: closing a connection: a request failed) ")
 _clusters: list[LocalCluster] = []
 
-# Every JVM that tests start lives for seconds: what its better compiler would win it never earns back.
+# Every JVM that tests start lives for seconds, too short for the optimizing compiler to pay off.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
-# A worker that has run a gRPC server keeps a thread inside gRPC. gRPC's handlers in a forked child then abort it before
-# it becomes the program that was asked for, such as Spark's JVM.
+# A worker that has run a gRPC server keeps a thread inside gRPC. gRPC's handlers in a forked child then abort the child
+# before it becomes the requested program, such as Spark's JVM.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 
 def start_cluster(folder: Path, **options: object) -> LocalCluster:
-    """`options` as for `LocalCluster.up`. The cluster ends with this process, however that ends."""
+    """`options` as for `LocalCluster.up`. The cluster ends with this process, even if the process is killed."""
     try:
         find_etcd()
     except LocalClusterError as error:
@@ -46,12 +46,12 @@ def start_cluster(folder: Path, **options: object) -> LocalCluster:
 
 
 def end_cluster(cluster: LocalCluster) -> None:
-    """Fails where a process was at fault itself: a task that failed, or what a sweep corrected (rule 25)."""
+    """Fails if a process was at fault itself: a task that failed, or a correction of a sweep (rule 25)."""
     end_clusters([cluster])
 
 
 def end_clusters(clusters: list[LocalCluster]) -> None:
-    """All of them, also where one was at fault."""
+    """Stops all clusters, even if one was at fault."""
     for cluster in clusters:
         _clusters.remove(cluster)
         cluster.down()
@@ -62,8 +62,8 @@ def end_clusters(clusters: list[LocalCluster]) -> None:
     assert faults == []
 
 
-# Tests that run services as processes of their own, by folder: two queues, in each of which one runs at a time.
-# They take about the same time, and a real Spark is in each.
+# Tests that run services as separate processes, by folder: two queues, in each of which one test runs at a time. Both
+# take about the same time, and each has a real Spark.
 _PROCESSES = {
     "chaos": 1, "integration": 1, "upgrade": 1,
     "integration/spark_people": 2, "clients": 2, "kubernetes": 2, "kubernetes_nodes": 2,
@@ -71,22 +71,23 @@ _PROCESSES = {
 
 
 def _queue(nodeid: str) -> int:
-    """0: needs no other process."""
+    """0: it needs no other process."""
     first, second, *_ = (*nodeid.removeprefix("tests/").split("/"), "")
     return _PROCESSES.get(f"{first}/{second}", _PROCESSES.get(first, 0))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Raises UsageError for tests of one name: pytest-xdist would run one of them, and say nothing."""
+    """Raises UsageError if two tests have the same name: pytest-xdist would run only one of them, without a message."""
     again = [nodeid for nodeid, times in Counter(item.nodeid for item in items).items() if times > 1]
     if again:
         raise pytest.UsageError(f"several tests have one name: {', '.join(again)}")
-    items.sort(key=lambda item: _queue(item.nodeid))  # stable: otherwise as collected
+    items.sort(key=lambda item: _queue(item.nodeid))  # the sort is stable: otherwise in the order of collection
 
 
 class Queues(LoadScopeScheduling):
-    """What `pytest -n 2` gives to its workers: files that need no processes, one after the other, then each a queue.
-    (xdist's own groups, `--dist loadgroup`, do not reach the scheduler under pytest 9.2.)"""
+    """The order in which `pytest -n 2` hands tests to its workers: first files that need no processes, one after
+    another, then one queue to each worker. (xdist's own groups, `--dist loadgroup`, do not reach the scheduler under
+    pytest 9.2.)"""
 
     def _split_scope(self, nodeid: str) -> str:
         return str(_queue(nodeid) or nodeid.split("::")[0])
@@ -115,7 +116,7 @@ def self_corrections() -> Iterator[Counter[str]]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_corrected(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A sweep that has to correct something fails the test in whose process it happened (rule 25)."""
+    """A correction of a sweep fails the test in whose process it happened (rule 25)."""
     before = CORRECTIONS.copy()
     yield
     if "self_corrections" not in request.fixturenames:
@@ -132,14 +133,14 @@ def no_task_fails(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 _MOST_OPEN_FILES = 500
-"""Spark calls back into Python (foreachBatch) through select(), which knows no descriptor from 1,024 on: it fails in
-silence, and the query waits for ever."""
+"""Spark calls back into Python (foreachBatch) through select(), which does not support descriptors from 1,024 on. It
+then fails without a message, and the query waits forever."""
 
 
 @pytest.fixture(autouse=True)
 def what_a_test_opened_is_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Tests drop a log where a process would die. What that leaves open ends here, as the kernel would end it; and no
-    worker may open more and more."""
+    """Tests abandon a log where a process would die. This fixture closes the handles that stay open, as the kernel
+    would, so that no worker accumulates open ones."""
     opened: list[RealFile | RealFolder] = []
     for kind in (RealFile, RealFolder):
         monkeypatch.setattr(kind, "__init__", _noting(opened, kind.__init__))
@@ -159,7 +160,7 @@ def _noting(opened: list[Any], init: Callable[..., None]) -> Callable[..., None]
 
 
 def _commonest(descriptors: list[str]) -> list[tuple[str, int]]:
-    """What most of them lead to, numbers left out."""
+    """The usual causes, without numbers."""
     found = Counter[str]()
     for each in descriptors:
         with contextlib.suppress(FileNotFoundError):
@@ -169,8 +170,8 @@ def _commonest(descriptors: list[str]) -> list[tuple[str, int]]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One broker and one coordinator, shared by all tests that leave it as they found it: use topics of your own
-    names, kill nothing. `cluster.bootstrap` is its address."""
+    """One broker and one coordinator, shared by all tests that leave them as they found them: use your own topic names
+    and kill nothing. `cluster.bootstrap` is the address."""
     shared = start_cluster(tmp_path_factory.mktemp("shared-cluster"))
     yield shared
     end_cluster(shared)
@@ -178,7 +179,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def cluster_factory(tmp_path: Path) -> Iterator[ClusterFactory]:
-    """Clusters of a test's own: `cluster_factory(brokers=2, coordinators=2, settings=["num.partitions=4"])`; then
+    """Clusters for one test: `cluster_factory(brokers=2, coordinators=2, settings=["num.partitions=4"])`. Then
     `.kill("broker-0")`, `.stop(...)`, `.start(...)`, `.restart(...)`, `.wait_ready()`, `.log("broker-0")`."""
     started: list[LocalCluster] = []
 
@@ -192,7 +193,7 @@ def cluster_factory(tmp_path: Path) -> Iterator[ClusterFactory]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """A failed test shows the last lines of every process that it talked to."""
+    """A failed test shows the last lines of every process that it used."""
     report: pytest.TestReport = yield  # type: ignore[assignment]
     if report.failed and {"cluster", "cluster_factory"} & set(getattr(item, "fixturenames", ())):
         for cluster in _clusters:

@@ -82,7 +82,7 @@ def main() -> int:
 
 
 def _scene(args: argparse.Namespace) -> Scene:
-    """The named one, but for what the command line says otherwise."""
+    """The named scene, with the changes from the command line."""
     given = {
         "brokers": args.brokers, "replication": args.replication, "controllers": args.controllers,
         "appenders": args.appenders, "spreaders": args.spreaders, "rate": args.rate,
@@ -97,7 +97,7 @@ def _scene(args: argparse.Namespace) -> Scene:
 
 
 def _again(line: dict[str, Any]) -> Result:
-    """What the file says of a history that has run."""
+    """What the file holds about a history that has run."""
     return Result(
         line["seed"], line["logical_s"], line["cpu_s"], line["transactions"], line["committed"],
         Counter(line["faults"]), anomalies=line["anomalies"], trace_hash=line["trace_hash"],
@@ -136,5 +136,6 @@ def _say(result: Result, scene: Scene, args: argparse.Namespace, before: str) ->
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # Without taking apart what the simulated dead left: their `finally` blocks must not run now either.
+    # The objects that the simulated dead processes left are not taken apart: their `finally` blocks must not run now
+    # either.
     os._exit(code)

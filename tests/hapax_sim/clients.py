@@ -1,5 +1,5 @@
-"""The programs that use the simulated cluster. Each `run` is one life of one process: it ends with an error, by a
-crash, or when the workload stops. A life that follows goes on as a real program would, from what the log says."""
+"""The programs that use the simulated cluster. Each `run` is one life of one process. It ends with an error, with a
+crash, or when the workload stops. The next life continues as a real program would, from what the log contains."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ PARTITIONS: Final = {APPENDS: 4, PLAIN: 2, COPIES: 2, BATCHES: 2, LINES: 2}
 
 
 class Life(Protocol):
-    """What one life of a client has to do with."""
+    """What one life of a client works with."""
 
     name: str
     process: str
-    """The name with the number of the life: a process of the history."""
+    """The name and the number of the life: a process of the history."""
     rng: random.Random
     recorder: Recorder
     ports: ClientPorts
@@ -42,7 +42,7 @@ class Life(Protocol):
     def writing(self, **more: str) -> dict[str, str]: ...
 
     most_polled: int
-    """Records that one poll of an appender returns at most."""
+    """Maximum number of records that one poll of an appender returns."""
     spread_every_s: float
     """A spreader's interval between transactions."""
 
@@ -73,7 +73,7 @@ def polled(records: list[Record]) -> list[object]:
 
 
 class Sends:
-    """The sends of one operation: values out, offsets back."""
+    """The sends of one operation: records values, and fills in their offsets."""
 
     def __init__(self, life: Life, producer: Producer) -> None:
         self._life, self._producer = life, producer
@@ -87,7 +87,7 @@ class Sends:
         return micro
 
     def fill_in(self) -> None:
-        """Offsets of what was acknowledged."""
+        """Fills in the offsets of acknowledged records."""
         for micro, future in self._waiting:
             if future.done() and not future.cancelled() and future.exception() is None:
                 offset = future.result().offset  # type: ignore[attr-defined]
@@ -95,7 +95,8 @@ class Sends:
 
 
 async def commit(life: Life, producer: Producer, running: Running, token: CommitToken | None = None) -> bool:
-    """Asks until there is an answer; whether the token had been committed before. Raises AbortableError and worse."""
+    """Repeats the commit until it is answered. Returns whether the token had been committed before. Raises
+    AbortableError and worse."""
     while True:
         running.decided = True
         try:
@@ -111,8 +112,8 @@ async def transact(
     life: Life, producer: Producer, running: Running, micros: list[list[object]],
     write: Callable[[Sends], Awaitable[None]], given_up: float,
 ) -> bool:
-    """One transaction, recorded as `running`: what `write` sends and notes in `micros`, then a commit, or, with that
-    probability, an abort on purpose. Whether it is committed."""
+    """Runs one transaction, recorded as `running`: the sends of `write`, which it notes in `micros`, then a commit or,
+    with the probability `given_up`, a deliberate abort. Returns whether it was committed."""
     sends = Sends(life, producer)
     producer.begin()
     _identity(life, producer)
@@ -145,7 +146,7 @@ def _identity(life: Life, producer: Producer) -> None:
 
 
 async def append(life: Life) -> None:
-    """Transactions of sends to, and polls of, the same few partitions; positions are committed with them."""
+    """Transactions that send to and poll the same few partitions. Positions are committed with them."""
     rng, recorder, process = life.rng, life.recorder, life.process
     reading = life.settings(
         group__id=f"group-of-{life.name}", isolation__level="read_committed", auto__offset__reset="earliest",
@@ -191,8 +192,8 @@ async def append(life: Life) -> None:
 
 
 async def spread(life: Life) -> None:
-    """Short transactions over several partitions of what the appenders read, so many a second: what a fault held up
-    is made up for."""
+    """Short transactions over several partitions that the appenders read, at a fixed rate. Transactions that a fault
+    delayed are made up for."""
     rng, recorder, process = life.rng, life.recorder, life.process
     loop = asyncio.get_running_loop()
     async with Producer(life.writing(transactional__id=life.name), ports=life.ports) as producer:
@@ -250,8 +251,8 @@ async def write_plainly(life: Life) -> None:
 
 
 async def copy(life: Life) -> None:
-    """Copies PLAIN to COPIES, positions in the transaction. When all others have stopped, it goes on to the end of its
-    input. Two instances may run at once: the newer one fences the older."""
+    """Copies PLAIN to COPIES, with the positions in the transaction. When all others have stopped, it continues to the
+    end of its input. Two instances may run at once: the newer one fences the older one."""
     recorder, process = life.recorder, life.process
     reading = life.settings(
         group__id="copiers", isolation__level="read_committed", auto__offset__reset="earliest",
@@ -300,8 +301,8 @@ async def copy(life: Life) -> None:
 
 
 class Engine:
-    """Batches under rising tokens, as Spark runs them. What survives its crashes is `next_token` alone; a batch is
-    replayed until a commit is answered."""
+    """Batches under rising tokens, as Spark runs them. Only `next_token` survives a crash. A batch is replayed until a
+    commit is answered."""
 
     def __init__(self) -> None:
         self.next_token = 0
@@ -335,7 +336,7 @@ class Engine:
                 break
             except RetriableError:
                 life.recorder.counts["commit asked again"] += 1
-        # `already` may speak of this very try, whose first answer was lost.
+        # `already` may be about this very attempt, whose first answer was lost.
         if not committed.already:
             attempt.outcome = "committed"
         if committed.records not in (0, records):
@@ -362,7 +363,7 @@ class Engine:
     async def _write(
         self, life: Life, transactions: MultiWriter, token: CommitToken, number: int, batch: Attempt
     ) -> Winner | None:
-        """One task: sometimes its first attempt is given up half-way, and its records must not be seen."""
+        """One task. Sometimes its first attempt is abandoned half-way, and that attempt's records must not be seen."""
         attempts = 2 if life.rng.random() < 0.2 else 1
         for attempt in range(attempts):
             joined = await transactions.join(token, f"{self.tries}.{number}.{attempt}", timeout_ms=10_000)
@@ -386,7 +387,7 @@ class Engine:
         raise AssertionError("the last attempt wins")
 
 
-# --- a leased identity that resumes by the log's own count ------------------------------------------------------------
+# --- a leased identity that resumes from the log's own count ----------------------------------------------------------
 
 
 async def load(life: Life) -> None:
@@ -397,8 +398,8 @@ async def load(life: Life) -> None:
 async def load_into(
     life: Life, where: list[TopicPartition], name: str, expire_ms: int, known: dict[int, int]
 ) -> None:
-    """Writes the lines of an endless file, line n of a partition as its record n. What is already there, the log
-    says. `known`: partition -> lines that were acknowledged."""
+    """Writes the lines of an endless file: line n of a partition is its record n. The log tells which lines are there
+    already. `known`: partition -> number of acknowledged lines."""
     rng, process = life.rng, life.process
     async with Leases(life.settings(), ports=life.ports) as leases:
         lease = await leases.take(name, where, expire_ms=expire_ms, holder=process)

@@ -6,7 +6,7 @@ from hapax_sim.loop import EPOCH_MS, SimLoop
 
 
 class SimClock:
-    """Wall clock = epoch + virtual time + skipped time + skew; the monotonic one counts from the process's start."""
+    """Wall clock = epoch + virtual time + skipped time + skew. The monotonic clock counts from the process's start."""
 
     def __init__(self, loop: SimLoop, skew_ms: int = 0) -> None:
         self._loop = loop

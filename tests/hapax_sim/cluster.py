@@ -22,7 +22,7 @@ from hapax_sim.network import World
 FIRST_PORT: Final = 9000
 STORE: Final = "etcd"
 _LATE_WRITES: Final = 0.2
-"""Share of calls to a store that is away which take effect all the same, later."""
+"""Share of calls to an unreachable store that take effect all the same, later."""
 _SERVICES: Final[dict[Role, str]] = {
     "broker": "hapax.broker.service",
     "coordinator": "hapax.coordinator.service",
@@ -37,12 +37,13 @@ SETTINGS: Final = (
     "transaction.state.log.segment.bytes=32768",
     "offsets.topic.segment.bytes=32768",
 )
-"""Few shards: a simulation spends its time on transactions, not on a hundred idle partitions. Small segments: they
-roll, are compacted and snapshotted within a minute."""
+"""Few shards, so that the simulation spends its time on transactions and not on a hundred idle partitions. Small
+segments, so that they roll, are compacted and are snapshotted within a minute."""
 
 
 class MetadataLink:
-    """What lies between one process and the metadata store: delay, and silence while the store is away."""
+    """The connection between one process and the metadata store: it delays calls, and is silent while the store is
+    away."""
 
     def __init__(self, world: World, process: SimProcess) -> None:
         self._world, self._process = world, process
@@ -85,13 +86,13 @@ class Node:
     lives: int = 0
     wanted: bool = True
     settings: tuple[str, ...] = ()
-    """On top of the cluster's, from the next life on."""
+    """Settings in addition to the cluster's, from the next life on."""
     exits: list[str] = field(default_factory=list)
-    """Why its processes ended by themselves."""
+    """The reasons why its processes ended by themselves."""
 
 
 class SimCluster:
-    """Brokers, coordinators, PID allocator and controllers. All randomness descends from one seed."""
+    """Brokers, coordinators, PID allocator and controllers. One seed determines all randomness."""
 
     def __init__(
         self, loop: SimLoop, seed: int, *, brokers: int = 1, coordinators: int = 2, controllers: int = 1,
@@ -124,7 +125,7 @@ class SimCluster:
     def ports(
         self, process: SimProcess, rng: random.Random, disk: PowerLossDisk | None = None, clock: SimClock | None = None
     ) -> Ports:
-        """The five ports of a process: a node's, or a client's (without a disk)."""
+        """The five ports of a process: a node's, or a client's without a disk."""
         return Ports(
             clock or SimClock(self.loop),
             self.world.network(process),
@@ -192,7 +193,7 @@ class SimCluster:
     def kill(
         self, name: str, *, power_cut: bool = False, restart: bool = True, absent_s: tuple[float, float] | None = None
     ) -> None:
-        """SIGKILL, or with `power_cut` the machine under it: then unsynced writes are lost and nobody is told."""
+        """SIGKILL. With `power_cut` the machine stops: unsynced writes are lost, and no peer is notified."""
         node = self.nodes[name]
         if node.process is None or not node.process.alive:
             return
@@ -208,7 +209,7 @@ class SimCluster:
         self, condition: Callable[[], bool | Awaitable[bool]], what: str, limit_s: float = 120,
         missing: Callable[[], object] = lambda: "",
     ) -> None:  # fmt: skip
-        """Polls on virtual time, which costs nothing."""
+        """Polls on virtual time, at no cost."""
         end = self.loop.time() + limit_s
         while True:
             holds = condition()
@@ -227,7 +228,7 @@ class SimCluster:
         )
 
     def waiting(self) -> list[str]:
-        """What keeps each node that is not ready."""
+        """For each node that is not ready, the reason."""
         return [
             f"{node.name} life {node.lives}: {'starts' if node.service is None else node.service.ready()}"
             for node in self.nodes.values()

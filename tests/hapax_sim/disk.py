@@ -1,8 +1,8 @@
-"""A disk that forgets what was not synced.
+"""A disk that loses unsynced writes.
 
-Content lives twice: as the process sees it (page cache) and as it would be after a power cut. `sync` copies the one
-to the other; a crash falls back to the durable copy plus, as real disks do, a seeded prefix of the bytes written
-since. Names (create, rename, remove) become durable with `sync_folder`; unsynced ones survive or not by the seed.
+Each content exists twice: as the process sees it (page cache) and as it would be after a power cut. `sync` copies the
+first to the second. A crash restores the durable copy and, as on real disks, a seeded prefix of the bytes written
+since. Names (create, rename, remove) become durable with `sync_folder`. The seed decides which unsynced ones survive.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from hapax.runtime.ports import FolderClosed
 from hapax_sim.loop import SimLoop, SimProcess
 
 _HOLE_SHARE: Final = 0.25
-"""Power cuts after which a stretch within the unsynced tail is zero, since pages are written in any order."""
+"""Share of power cuts after which a part of the unsynced tail is zero, because pages are written in any order."""
 
 
 class _Inode:
-    """A file's content, as processes see it (`data`) and as it is on the platter (`durable`)."""
+    """A file's content, as processes see it (`data`) and as it is on the medium (`durable`)."""
 
     __slots__ = ("data", "dirty_from", "durable", "evicted", "in_flight", "lost")
 
@@ -29,13 +29,14 @@ class _Inode:
         self.data = bytearray(data)
         self.durable = bytearray()
         self.evicted = False
-        """It is not in the page cache: the next read comes from the platter."""
+        """It is not in the page cache: the next read comes from the medium."""
         self.dirty_from: int | None = None
         """Lowest position changed since the last sync began."""
         self.in_flight: list[tuple[int, bytes]] = []
-        """What syncs under way are writing: (position, everything from there on as it was then)."""
+        """What the running syncs write: (position, everything from there on, as it was when the sync began)."""
         self.lost: list[tuple[int, int]] = []
-        """Ranges whose sync failed: the page cache shows them, no later sync writes them (fsync's worst habit)."""
+        """Ranges whose sync failed: the page cache shows them, and no later sync writes them (fsync's worst
+        property)."""
 
     def touch(self, position: int) -> None:
         self.dirty_from = position if self.dirty_from is None else min(self.dirty_from, position)
@@ -51,9 +52,9 @@ class _Inode:
         return writing
 
     def finish_sync(self, writing: tuple[int, bytes]) -> None:
-        """It and every sync that began before it are on the platter."""
+        """This sync and all syncs that began before it are on the medium."""
         if not any(one is writing for one in self.in_flight):
-            return  # a later one was faster, and took this along
+            return  # a later sync was faster and included this one
         while self.in_flight:
             one = self.in_flight.pop(0)
             position, data = one
@@ -71,7 +72,7 @@ class _Inode:
         self.lost.append((writing[0], writing[0] + len(writing[1])))
 
     def power_cut(self, rng: random.Random) -> None:
-        """What is left: the synced bytes and, as real disks do, a seeded part of those written since."""
+        """What remains: the synced bytes and, as on real disks, a seeded part of the bytes written since."""
         marks = [position for position, _ in self.in_flight]
         if self.dirty_from is not None:
             marks.append(self.dirty_from)
@@ -95,7 +96,7 @@ class _Inode:
 
 
 class PowerLossDisk:
-    """What stays when processes of one machine come and go. `mount` gives a process its Disk port."""
+    """What remains when processes of one machine start and end. `mount` gives a process its Disk port."""
 
     def __init__(self, loop: SimLoop, rng: random.Random, capacity: int = 1 << 40) -> None:
         self.loop = loop
@@ -104,19 +105,19 @@ class PowerLossDisk:
         self.names: dict[str, _Inode] = {}
         self.durable_names: dict[str, _Inode] = {}
         self.unsynced_names: dict[str, None] = {}
-        """Names that may lead elsewhere in `names` than in `durable_names`."""
+        """Names that may refer to different files in `names` and `durable_names`."""
         self.folders: set[str] = {""}
         self.sync_delay = (0.0001, 0.0008)
         self.fail_syncs = 0
-        """This many of the next syncs fail with EIO."""
+        """The number of coming syncs that fail with EIO."""
         self.fail_writes = 0
-        """This many of the next writes store a part of their bytes and fail with EIO."""
+        """The number of coming writes that store only some of their bytes and fail with EIO."""
         self.fail_truncates = 0
-        """This many truncations from now on fail with EIO."""
+        """The number of coming truncations that fail with EIO."""
         self.handles: list[SimFolder] = []
         self.about_to: Callable[[str, str], object] = lambda operation, path: None
-        """Called before each change of what is on the disk, or would be after a power cut, with its kind and the path.
-        A test may crash the machine there."""
+        """Called before each change of the disk's present content, or of its content after a power cut, with the kind
+        of the change and the path. A test may crash the machine there."""
 
     def mount(self, process: SimProcess) -> SimDisk:
         return SimDisk(self, process)
@@ -125,7 +126,8 @@ class PowerLossDisk:
         return sum(len(node.data) for node in self.names.values())
 
     def power_cut(self) -> None:
-        """After a crash of the machine: only durable names and bytes, plus a torn part of what was in flight."""
+        """After a crash of the machine: restores the durable names and bytes, plus a torn part of the writes in
+        flight."""
         rng = self.rng
         survivors: dict[str, _Inode] = dict(self.durable_names)
         for name in sorted(self.unsynced_names):
@@ -182,7 +184,7 @@ class PowerLossDisk:
                 self.durable_names.pop(name, None)
 
     def flip_bit(self, name: str, position: int) -> None:
-        """The disk returns other bytes than were written, without an error."""
+        """From now on the disk returns other bytes than were written, without an error."""
         node = self.names[name]
         node.evicted = True
         for content in (node.data, node.durable):
@@ -194,7 +196,7 @@ class SimFile:
     def __init__(self, store: PowerLossDisk, path: str, node: _Inode) -> None:
         self._store, self._node, self.path = store, node, path
         self._torn_at = -1
-        """Where the file ends for its writer, before the torn tail of a write that failed; -1: there is none."""
+        """The end of the file for its writer, before the torn tail of a failed write. -1: there is no such tail."""
 
     @property
     def fd(self) -> int:
@@ -276,7 +278,7 @@ class SimFile:
         look(memoryview(bytes(memoryview(self._node.data)[position : position + size])))
 
     def modified(self) -> int:
-        return 0  # nobody but the platter changes what is there, and that says nothing
+        return 0  # only the medium itself changes bytes there, and it does so without notice
 
     def close(self) -> None:
         pass
@@ -288,7 +290,7 @@ class SimFolder:
     def __init__(self, store: PowerLossDisk, process: SimProcess, path: str) -> None:
         self.store, self.process, self.path = store, process, path
         self.place: str | None = path
-        """Where it is by now; None: it was removed."""
+        """Its present path. None: it was removed."""
         self._closed = False
 
     def _at(self, path: str) -> str:
@@ -354,7 +356,7 @@ class SimFolder:
             await self._sync_place(path.rpartition("/")[0])
 
     async def _sync_place(self, path: str) -> None:
-        """Also of a handle that was closed meanwhile: what is under way goes on."""
+        """Also for a handle that was closed meanwhile, because operations in progress continue."""
         store = self.store
         await asyncio.sleep(store.rng.uniform(*store.sync_delay))
         if self.place is not None:

@@ -1,8 +1,8 @@
-"""Logs that are old from the first moment: their next offset lies a little below 2^31 or 2^32.
+"""Logs that are old from the start: their next offset is a little below 2^31 or 2^32.
 
-Compacted topics and the internal ones, since these live for years. A log of no records begins at that offset, or at 0:
-then it is as compaction leaves it that found nothing to keep, and what is written first lies far behind the base of
-its first segment, from which an index counts with 32 bits."""
+These are the compacted topics and the internal ones, which live for years. An empty log begins at that offset or at 0.
+With 0, the log is as if compaction had removed everything: its first record is far from the base of its first segment,
+from which an index counts with 32 bits."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hapax.core.partition.values import PartitionSnapshot
 
 _LIMITS: Final = (2**31, 2**32)
 _BELOW: Final = 300
-"""At most so far below: a simulated minute crosses it."""
+"""Maximum distance below the limit. A simulated minute crosses it."""
 
 
 @contextlib.contextmanager
 def far_offsets(seed: int) -> Iterator[None]:
-    """While it lasts, new folders of such topics hold logs like that, the same on every replica."""
+    """While this context is active, new folders of such topics hold such logs, the same on every replica."""
     make = PartitionSet._make
 
     async def making(partitions: PartitionSet, replica: Replica, *args: Any) -> None:
@@ -41,7 +41,7 @@ def far_offsets(seed: int) -> Iterator[None]:
 
 
 async def _begin(replica: Replica, start: int, end: int) -> None:
-    """Of a log that was made a moment ago, and that nobody knows yet."""
+    """For a log that was just created and is not in use yet."""
     log = replica.log
     replica.restore(encode_snapshot(PartitionSnapshot(end)), end, start, (), ())
     log.restart_at(start)

@@ -1,4 +1,4 @@
-"""What goes wrong, when, for how long: drawn from the seed, one after the other and some at once."""
+"""Faults, their times and durations. The seed determines them. They come one after another, and some overlap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hapax_sim.loop import SimProcess
 from hapax_sim.workload import Workload
 
 LONGEST_S = 12.0
-"""The longest that a fault of this module lasts, but for nodes that are cut off from the store alone."""
+"""The maximum duration of a fault in this module, except for nodes that are cut off from the store alone."""
 _WHOLE_AGAIN_S = 25.0
 LONGEST_CUT_S = 150.0
 """Longer than any lease."""
@@ -29,14 +29,14 @@ class Faults:
         self.every_s = every_s
         self.injected: Counter[str] = Counter()
         self._whole_at = 0.0
-        """Until then a broker that lost its page cache may still count as in sync."""
+        """Until this time a broker that lost its page cache may still count as in sync."""
         self.named = 0
-        """1: these kinds were asked for by name."""
+        """1: these kinds were requested by name."""
         self.flipped = 0
-        """Bits that really did."""
+        """Number of bits that were flipped."""
         self._running: set[asyncio.Task[None]] = set()
         self.kinds: dict[str, tuple[int, Callable[[], Awaitable[None]]]] = {
-            # name: (weight, what happens); 0: only where a scene or --only names it
+            # name: (weight, fault). 0: only if a scene or --only names it
             "kill": (3, self._kill),
             "power cut": (3, self._power_cut),
             "long absence": (1, self._long_absence),
@@ -75,7 +75,7 @@ class Faults:
         if cluster.replication >= 3:
             self.kinds["bit rot"] = 2, self._bit_rot
         self.rotting = self._node("broker")
-        """The one broker whose platter forgets: what it has lost the others still have."""
+        """The one broker whose disk damages data. The other brokers still have what it loses."""
 
     async def run(self) -> None:
         names = list(self.kinds)
@@ -93,7 +93,7 @@ class Faults:
         await self.kinds[name][1]()
 
     def heal(self) -> None:
-        """What is under way ends now: the network is whole, disks work, and nobody is frozen any more."""
+        """Ends all running faults: the network and the disks work, and no process is frozen any more."""
         cluster = self.cluster
         for task in self._running:
             task.cancel()
@@ -134,13 +134,13 @@ class Faults:
         self.cluster.kill(self._node("broker").name, power_cut=True)
 
     async def _long_absence(self) -> None:
-        """Back after its leases and its places among the in-sync are gone, with the state it had."""
+        """A node returns with its former state after its leases have ended and it has left the in-sync sets."""
         self.cluster.kill(self._node("broker", "coordinator").name, power_cut=True, absent_s=(10.0, LONGEST_S))
 
     async def _other_settings(self) -> None:
-        """A broker loses its power while all others have everything, and comes back under other settings; meanwhile
-        leaders are elected by preference, or the others are killed. One that has lost what was only in its page
-        cache must not lead."""
+        """A broker loses its power while all others have everything, and restarts with other settings. Meanwhile
+        preferred leaders are elected, or the others are killed. If the broker lost data that was only in its page
+        cache, it must not lead."""
         node = self._node("broker")
         brokers = [other for other in self.cluster.nodes.values() if other.role == "broker"]
         if not all(broker.service is not None and not broker.service.ready() for broker in brokers):
@@ -158,7 +158,7 @@ class Faults:
         self._say(f"{node.name}: {node.settings}")
         self.cluster.kill(node.name, power_cut=True)
         others = [broker for broker in brokers if broker is not node]
-        if all("durability=fsync" in broker.settings for broker in others):  # they have everything, and are away
+        if all("durability=fsync" in broker.settings for broker in others):  # they have everything, and are stopped
             for broker in others:
                 self.cluster.kill(broker.name, absent_s=(6.0, LONGEST_S))
         for _ in range(4):
@@ -166,8 +166,9 @@ class Faults:
             await self.workload.elect_preferred()
 
     async def _back_alone(self) -> None:
-        """All brokers and controllers stop at once, until every lease has ended. The one broker under page cache loses
-        its power and restarts first; the others, under fsync, lose nothing. It must not lead before they are back."""
+        """All brokers and controllers stop at once, until every lease has ended. The one broker with page-cache
+        durability loses its power and restarts first. The others, with fsync, lose nothing. It must not lead before
+        they return."""
         brokers = [node for node in self.cluster.nodes.values() if node.role == "broker"]
         node, *others = brokers
         if not all(broker.service is not None and not broker.service.ready() for broker in brokers):
@@ -208,11 +209,11 @@ class Faults:
         self.workload.crash(self.rng.choice(sorted(self.workload.processes)))
 
     async def _service_crash(self) -> None:
-        """Of a replica of the REST API, which is a program of the part that calls it."""
+        """Crashes a replica of the REST API, which runs as a program of one of the parts."""
         self.workload.crash(self.rng.choice([name for name in sorted(self.workload.processes) if "rest-" in name]))
 
     async def _service_freeze(self) -> None:
-        """For longer than a claim under an idempotency key lasts, too."""
+        """Freezes it, sometimes for longer than a claim under an idempotency key lasts."""
         name = self.rng.choice([name for name in sorted(self.workload.processes) if "rest-" in name])
         await self._frozen(self.workload.processes[name], 20.0)
 
@@ -229,8 +230,8 @@ class Faults:
         self._say(f"{node.name}: {node.skew_ms} ms")
 
     async def _hours_pass(self) -> None:
-        """All clocks go on by an hour every few seconds, as if nothing else had happened meanwhile. For scenes that
-        name it alone: records become old enough to go."""
+        """All clocks advance by an hour every few seconds, as if nothing else had happened meanwhile. Only for scenes
+        that name it: records become old enough to be removed."""
         hours = self.rng.choice((1, 6, 13, 30))
         self._say(f"{hours} h begin")
         for _ in range(hours):
@@ -248,8 +249,8 @@ class Faults:
         self.world.reset(self.rng.choice(sorted(self.workload.processes)))
 
     async def _slow_to_connect(self) -> None:
-        """Clients lose their connections. One broker does not finish handshakes and another refuses them: what is sent
-        to the first waits, while what is sent to the second makes its client ask for metadata again and again."""
+        """Clients lose their connections. One broker does not finish handshakes, and another one refuses them. Records
+        for the first one wait, while records for the second one make their client ask for metadata again and again."""
         brokers = [node.name for node in self.cluster.nodes.values() if node.role == "broker"]
         clients = [name for name in sorted(self.workload.processes) if "visitor" in name]
         held, refused = (
@@ -281,7 +282,7 @@ class Faults:
         self.world.end_hold(pair)
 
     async def _isolate(self) -> None:
-        """One node reaches the store and nobody else, or its clients and not its peers."""
+        """One node is cut off from all other nodes, or from all clients. It still reaches the store."""
         node = self._node().name
         others = self.cluster.nodes if self.rng.random() < 0.5 else self.workload.processes
         pairs = [pair for other in others if other != node for pair in ((node, other), (other, node))]
@@ -293,7 +294,8 @@ class Faults:
             self.world.end_hold(pair)
 
     async def _verification_waits(self) -> None:
-        """What one broker asks coordinators comes seconds later: writes are parked while their clients go on."""
+        """One broker's questions to coordinators arrive seconds later: writes are parked while their clients
+        continue."""
         node = self._node("broker").name
         self._say(node)
         pairs = [(node, other.name) for other in self.cluster.nodes.values() if other.role == "coordinator"]
@@ -320,8 +322,8 @@ class Faults:
         self.world.blocked.discard(pair)
 
     async def _store_away_for_long(self) -> None:
-        """One broker and one coordinator know nothing of the store any more, while all else is connected: both are
-        replaced, go on serving as far as they may, and reach each other."""
+        """One broker and one coordinator lose the store, while all other connections work. Both are replaced, continue
+        to serve as far as they may, and reach each other."""
         names = [self._node("broker").name, self._node("coordinator").name]
         self._say(f"{names}")
         pairs = [(name, STORE) for name in names]
@@ -368,7 +370,8 @@ class Faults:
         self._end_lease(self._node())
 
     async def _lease_ends_at_the_worst_time(self) -> None:
-        """Right after the store took the next change of a partition or shard, while its writer does not know yet."""
+        """A lease ends just after the store took the next change of a partition or shard, before its writer knows of
+        it."""
         store = self.cluster.store
         node = self._node("broker", "coordinator", "controller")
         if store.written is not None:
@@ -391,7 +394,7 @@ class Faults:
         await self._for(0.5, 3.0)
         node.disk.fail_syncs = 0
         if self.rng.random() < 0.5:
-            # The machine follows soon after the process that could not trust its disk.
+            # The machine fails soon after the process that could not trust its disk.
             self.cluster.kill(node.name, power_cut=True)
 
     async def _write_fails(self) -> None:
@@ -408,7 +411,7 @@ class Faults:
         disk.capacity = 1 << 40
 
     async def _bit_rot(self) -> None:
-        """In a segment that was closed, so that nobody looks at it again by himself."""
+        """Flips a bit in a closed segment, which no process reads again on its own account."""
         disk = self.rotting.disk
         folders: dict[str, list[str]] = {}
         for name in sorted(disk.names):

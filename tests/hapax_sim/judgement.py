@@ -1,4 +1,4 @@
-"""The verdict on one simulation: the checker's, and what must hold inside the cluster."""
+"""The verdict on one simulation: the checker's result, and the invariants inside the cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def judge(
     recorder: Recorder, seen: Mapping[str, Sequence[str]], ends: Mapping[str, tuple[int, int]], cluster: SimCluster,
     served: observe.Served, parts: Sequence[Part] = (),
 ) -> list[str]:  # fmt: skip
-    """Every anomaly as a sentence; empty: none. `seen`: what a fresh read_committed reader finds, in order."""
+    """Every anomaly as a sentence. Empty: there is none. `seen`: what a new read_committed reader finds, in order."""
 
     def values(topic: str) -> list[str]:
         return [v for key, found in seen.items() if key.rpartition("-")[0] == topic for v in found]
@@ -73,8 +73,7 @@ def _lines(recorder: Recorder, seen: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _inside(cluster: SimCluster, compacted: Set[str], remade: Set[str]) -> list[str]:
-    """`compacted`: topics of which each replica leaves out what it may in its own time; their own verdict says what
-    holds of them."""
+    """`compacted`: topics whose replicas remove records at different times. Their own verdict checks their content."""
     found: list[str] = []
     plain = observe.copies(cluster, lambda topic: not topic.startswith("__") and topic not in compacted)
     for partition, copies in plain.items():
@@ -82,7 +81,7 @@ def _inside(cluster: SimCluster, compacted: Set[str], remade: Set[str]) -> list[
     for node, replica in observe.replicas_of(cluster):
         if not replica.internal and replica.topic not in compacted:
             name = f"{replica.name} on {node.name}"
-            # A topic that was made again meets producers that have written to its predecessor.
+            # A topic that was created again gets writes of producers that have written to its predecessor.
             anywhere = replica.machine.log_start_offset > 0 or replica.topic in remade
             found += contiguous_sequences(name, observe.data_batches(node, replica), begin_anywhere=anywhere)[:_EACH]
     for node in cluster.nodes.values():

@@ -1,8 +1,8 @@
 """An asyncio event loop on virtual time whose callbacks belong to simulated processes.
 
-A process is a contextvar: whatever a process schedules, directly or through tasks, carries it. A crash marks the
-process dead, and no callback that carries it ever runs again, not even a `finally`: exactly what SIGKILL does.
-A frozen process's callbacks are kept and run at the thaw, as after SIGSTOP and SIGCONT.
+A process is a contextvar: everything that a process schedules, directly or through tasks, carries it. A crash marks the
+process as dead. From then on no callback that carries it runs, not even a `finally`, exactly as after SIGKILL. The
+callbacks of a frozen process are kept and run at the thaw, as after SIGSTOP and SIGCONT.
 """
 
 from __future__ import annotations
@@ -21,43 +21,44 @@ from typing import Any, Final
 EPOCH_MS = 1_700_000_000_000
 """Wall clock at the start of every simulation, ms since the Unix epoch."""
 TURN_LIMIT: Final = 20_000
-"""Turns of the loop at one instant of virtual time. A healthy cluster needs some hundred; a runaway never stops."""
+"""Maximum number of the loop's turns at one instant of virtual time. A healthy cluster needs some hundred. A runaway
+loop never stops."""
 _LAST_LINES: Final = 25
 _LINE_SHOWN: Final = 160
 _TURNS_DESCRIBED: Final = 100
 _CLOCK_RESOLUTION_S: Final = 1e-9
 _MOST_CANCELLED: Final = 1000
 _FAR_S: Final = 60.0
-"""Timers that are further away move with skipped time, and come no nearer than a second."""
+"""Timers that are at least this far away move with skipped time, and stay at least a second away."""
 _LEAST_SKEWED_S: Final = 0.002
-"""Shorter timers are exact: yields and the model's own deliveries."""
+"""Shorter timers are exact: yields, and the model's own deliveries."""
 
 
 CURRENT: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("sim_process", default=None)
 
 
 class SimProcess:
-    """One life of one simulated process; a restart makes a new one."""
+    """One life of one simulated process. A restart makes a new one."""
 
     def __init__(self, name: str, number: int = 1) -> None:
         self.name = name
         self.number = number
-        """Which life it is."""
+        """The number of the life."""
         self.alive = True
         self.vanished = False
-        """It died with its machine: nobody was told, not even by a reset connection."""
+        """It died with its machine: no peer was notified, not even by a reset connection."""
         self.frozen = False
         self.backlog: list[events.Handle] = []
         self.context = contextvars.Context()
         self.context.run(CURRENT.set, self)
         self.tasks: list[asyncio.Task[Any]] = []
         self.tasks_kept = 256
-        """When there are more, those that are done are dropped."""
+        """Above this number of tasks, finished ones are dropped."""
         self._on_death: dict[int, Callable[[], None]] = {}
         self._watches = 0
 
     def watch(self, callback: Callable[[], None]) -> int:
-        """Calls back once when the process dies, unless `unwatch` came first."""
+        """Calls back once when the process dies, unless `unwatch` was called before."""
         self._watches += 1
         self._on_death[self._watches] = callback
         return self._watches
@@ -75,16 +76,16 @@ class SimProcess:
 
 
 class Deadlock(AssertionError):
-    """Nothing is scheduled, yet the main coroutine waits: an event was lost."""
+    """Nothing is scheduled, but the main coroutine waits: an event was lost."""
 
 
 class Runaway(AssertionError):
-    """The loop turned and turned without virtual time moving: somebody retries without waiting."""
+    """The loop runs turn after turn while virtual time stands still: some task retries without waiting."""
 
 
 class _SimHandle(events.Handle):
-    """A callback that its process's death or freeze keeps from running. It leaves out what asyncio's does for its
-    debug mode: a simulation makes thousands of them a second."""
+    """A callback that does not run once its process is dead or while it is frozen. It omits what asyncio's class does
+    for debug mode, because a simulation makes thousands of callbacks a second."""
 
     __slots__ = ("process",)
 
@@ -126,7 +127,7 @@ class _SimTimer(events.TimerHandle):
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """Runs callbacks in the order in which they became due; `trace` folds everything noteworthy into one hash."""
+    """Runs callbacks in the order of their due times. `trace` folds everything noteworthy into one hash."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,21 +141,22 @@ class SimLoop(asyncio.BaseEventLoop):
         self._culprits: Counter[str] = Counter()
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._graveyard: list[SimProcess] = []
-        """Dead processes are kept: collecting their tasks would run `finally` blocks that SIGKILL never runs."""
+        """Dead processes are kept, because collecting their tasks would run `finally` blocks that SIGKILL never
+        runs."""
         self.listener: Callable[[str], None] | None = None
         self.passed_ms = 0
-        """Time that every wall clock has skipped: days that cost nothing."""
+        """Time that all wall clocks have skipped: days that cost no running time."""
         self._timer_rng = random.Random(0)
         self._timer_error_s = 0.0
 
     def skew_timers(self, seed: int, error_s: float) -> None:
-        """From now on each process's timers come up to `error_s` early or late. A real loop rounds what its coarse
-        clock says to whole milliseconds, and the process then reads another clock."""
+        """From now on each process's timers fire up to `error_s` early or late. A real loop rounds the time of its
+        coarse clock to whole milliseconds, and the process then reads another clock."""
         self._timer_rng, self._timer_error_s = random.Random(seed), error_s
 
     def skip(self, seconds: int) -> None:
-        """Wall clocks, and timers that are minutes away, are so much further on; what lives by seconds (leases of
-        nodes, requests, followers) notices nothing."""
+        """Advances wall clocks, and timers that are minutes away. What takes seconds (leases of nodes, requests,
+        followers) is not affected."""
         self.passed_ms += 1000 * seconds
         nearest = self._now + _FAR_S
         self._timers[:] = [
@@ -169,13 +171,13 @@ class SimLoop(asyncio.BaseEventLoop):
         return self._now
 
     def advance(self, seconds: float) -> None:
-        # Whole microseconds, upwards: rounded down, a timer would never become due.
+        # Whole microseconds, rounded up: rounded down, a timer would never become due.
         self._now = math.ceil((self._now + seconds) * 1e6) / 1e6
         self._turns = 0
 
     def _describe_turn(self) -> None:
-        """One of the last turns before there are too many at one instant. Raises Runaway with what ran and what led
-        to it."""
+        """Called in the last turns before there are too many at one instant. Raises Runaway with the callbacks that ran
+        and their origins."""
         self._culprits.update(_described(handle) for handle in self._ready)  # type: ignore[attr-defined]
         if self._turns > TURN_LIMIT:
             self._turns = 0
@@ -185,7 +187,7 @@ class SimLoop(asyncio.BaseEventLoop):
             )
 
     def trace(self, line: str) -> None:
-        """Adds one line to the history's hash (and to the listener, where a readable trace is written)."""
+        """Adds one line to the history's hash, and passes it to the listener where a readable trace is written."""
         stamped = f"{self._now:.6f} {line}"
         self._trace.update(stamped.encode())
         self._trace.update(b"\n")
@@ -195,7 +197,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self.listener(stamped)
 
     def remark(self, line: str) -> None:
-        """For the reader of a trace alone: no part of the hash."""
+        """Adds a line for the reader of a trace only. It is not part of the hash."""
         if self.listener is not None:
             self.listener(f"{self._now:.6f} | {line}")
 
@@ -205,8 +207,8 @@ class SimLoop(asyncio.BaseEventLoop):
     # --- the turn
 
     def _run_once(self) -> None:
-        """As asyncio's, without sockets: 'waiting' moves the virtual clock to the next timer. Turns until somebody
-        stops the loop."""
+        """As asyncio's, without sockets: waiting moves the virtual clock to the next timer. Runs until the loop is
+        stopped."""
         ready, timers, pop = self._ready, self._timers, heapq.heappop  # type: ignore[attr-defined]
         while True:
             while timers and timers[0][2]._cancelled:
@@ -246,7 +248,7 @@ class SimLoop(asyncio.BaseEventLoop):
     # --- callbacks belong to processes
 
     def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
-        # An empty context is false: only None means 'the caller's'.
+        # An empty context is false, so None must be compared by identity: only None stands for the caller's context.
         handle = _SimHandle(callback, args, self, contextvars.copy_context() if context is None else context)
         self._ready.append(handle)  # type: ignore[attr-defined]
         return handle
@@ -258,7 +260,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if self._timer_error_s and timer.process is not None and when - self._now > _LEAST_SKEWED_S:
             when += self._timer_rng.uniform(-self._timer_error_s, self._timer_error_s)
             timer._when = when
-        # Numbered, so that timers which are due at the same instant run in the order in which they were set.
+        # Numbered, so that timers with the same due time run in the order in which they were set.
         self._timer_number += 1
         heapq.heappush(self._timers, (when, self._timer_number, timer))
         return timer
@@ -275,7 +277,7 @@ class SimLoop(asyncio.BaseEventLoop):
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
         process = CURRENT.get() if context is None else context.get(CURRENT)
         if process is not None:
-            # A crashed process's tasks stay pending for ever: that is the point, not a leak to warn about.
+            # A crashed process's tasks stay pending forever. This is intended, and no leak to warn about.
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             process.tasks.append(task)
             if len(process.tasks) > process.tasks_kept:
@@ -316,7 +318,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self._ready.append(handle)  # type: ignore[attr-defined]
 
     def _timer_cancelled(self) -> None:
-        """It is dropped when it comes up; or all of them, when they are the most."""
+        """A cancelled timer is dropped when it is due, or together with all others once most timers are cancelled."""
         self._timers_cancelled += 1
         if self._timers_cancelled > _MOST_CANCELLED and 2 * self._timers_cancelled > len(self._timers):
             self._timers_cancelled = 0
@@ -324,10 +326,12 @@ class SimLoop(asyncio.BaseEventLoop):
             heapq.heapify(self._timers)
 
     def _asyncgen_finalizer_hook(self, agen: Any) -> None:
-        """An asynchronous generator that its process left half-way (a write failed in its loop) is not closed: when
-        the collector finds it must not show in the history, and in the dead nothing runs."""
+        """An asynchronous generator that its process left unfinished (a write failed in its loop) is not closed. The
+        time at which the garbage collector finds it must not affect the history, and nothing may run in a dead
+        process."""
 
     # --- what a simulation never does
+    # -----------------------------------------------------------------------------------
 
     def _write_to_self(self) -> None:
         raise AssertionError("a thread reached into the simulation")

@@ -1,7 +1,7 @@
 """The metadata store in memory, with etcd's semantics: revisions, compares, leases on the loop's clock, watches.
 
-One `MetadataModel` is the store; each process gets a `MemoryMetadata` of its own on it, whose `link` decides what the
-network does to each call. The same conformance tests run against this and against a real etcd
+One `MetadataModel` is the store. Each process gets its own `MemoryMetadata` of it, whose `link` decides what the
+network does to each call. The same conformance tests run against this model and against a real etcd
 (`tests/integration/test_etcd_port.py`).
 """
 
@@ -43,7 +43,7 @@ class _Lease:
 
 
 class _Watcher:
-    """Events not yet taken by one watch, and why it ended."""
+    """The events that one watch has not delivered yet, and the reason why it ended."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -64,7 +64,7 @@ class _Watcher:
 
 
 class MetadataModel:
-    """The store itself. It outlives the processes that use it; `stop` and `start` are its own outage."""
+    """The store itself. It outlives the processes that use it. `stop` and `start` are its own outage."""
 
     def __init__(self) -> None:
         self.revision = 1
@@ -77,14 +77,15 @@ class MetadataModel:
         self._next_lease = 7_000
         self._watchers: list[_Watcher] = []
         self.written: Callable[[list[WatchEvent]], None] | None = None
-        """Called with the events of each write; what is observed there must not write itself."""
-        # Lease timers belong to the store, not to the process that asked for the lease: they must outlive it.
+        """Called with the events of each write. The callee must not write to the store itself."""
+        # Lease timers belong to the store and not to the process that requested the lease, because they must outlive
+        # it.
         self._context = contextvars.copy_context()
 
     # --- what a test or the simulator does to it
 
     def stop(self) -> None:
-        """Every call fails and every watch ends, until `start`. Leases do not run out meanwhile."""
+        """Every call fails and every watch ends, until `start`. Meanwhile leases do not expire."""
         self.up = False
         for lease in self._leases.values():
             lease.timer.cancel()
@@ -103,7 +104,7 @@ class MetadataModel:
         self._watchers.clear()
 
     def later(self, delay_s: float, effect: Callable[[], object]) -> None:
-        """A call that takes effect on its own, whatever became of its caller."""
+        """A call that takes effect by itself, even if its caller is gone."""
 
         def arrive() -> None:
             if self.up:
@@ -113,7 +114,7 @@ class MetadataModel:
         asyncio.get_running_loop().call_later(delay_s, arrive, context=self._context)
 
     def lease_of(self, key: str) -> int:
-        """The living lease that a key hangs on; 0: none."""
+        """The live lease that a key is attached to. 0: none."""
         kv = self._kvs.get(key)
         return kv.lease if kv is not None and kv.lease in self._leases else 0
 
@@ -239,14 +240,15 @@ class MetadataModel:
 
 
 class Link(Protocol):
-    """What lies between a process and the store. Either method may wait, or raise MetadataUnavailable."""
+    """The connection between a process and the store. Either method may wait, or raise MetadataUnavailable."""
 
     async def request(self) -> None:
-        """Before a call takes effect: raising here means that it did not."""
+        """Called before a call takes effect. Raising here means that it took no effect."""
         ...
 
     async def response(self) -> None:
-        """After it took effect, and before each batch of a watch is delivered: raising loses the answer only."""
+        """Called after the call took effect, and before each batch of a watch is delivered. Raising here loses only the
+        answer."""
         ...
 
 
@@ -302,7 +304,7 @@ class MemoryMetadata:
             watcher.wake()
 
     def abandon(self) -> None:
-        """The process died: the store forgets its watches. Its leases run on."""
+        """The process died: the store forgets its watches. Its leases continue until they expire."""
         for watcher in self.open:
             self.model.close_watch(watcher)
 
@@ -320,7 +322,7 @@ class MemoryMetadata:
 
 
 class MemoryWatch:
-    """What `watch` returns: an object, not an async generator, which would outlive a crashed process's loop."""
+    """What `watch` returns: an object and not an async generator, which would outlive a crashed process's loop."""
 
     def __init__(self, store: MemoryMetadata, prefix: str, from_revision: int) -> None:
         self._store = store

@@ -1,7 +1,7 @@
-"""Connections and calls between simulated processes, delayed, cut and refused by a seed.
+"""Connections and calls between simulated processes. A seed decides which ones are delayed, cut or refused.
 
-As with TCP, bytes of one connection arrive in order or not at all: a lost message is a broken connection whose
-remaining bytes vanish. Different connections overtake each other freely.
+As with TCP, bytes of one connection arrive in order or not at all: a lost message is a broken connection, whose
+remaining bytes are lost. Messages of different connections overtake each other freely.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _CONNECT_TIMEOUT_S: Final = 3.0
 
 @dataclass
 class Weather:
-    """What the network does to messages; a scenario changes it while it runs."""
+    """What the network does to messages. A scenario changes it while it runs."""
 
     delay: tuple[float, float] = (0.00005, 0.002)
     slow_share: float = 0.01
     """Share of messages that take up to `slow` seconds instead."""
     slow: float = 0.25
     cut_share: float = 0.0
-    """Share of messages at which the connection breaks instead of delivering."""
+    """Share of messages that are not delivered because the connection breaks."""
     half_open_share: float = 0.3
-    """Share of breaks of which only the sender learns; what it sent last may still arrive, seconds later."""
+    """Share of breaks of which only the sender learns. Its last messages may still arrive, seconds later."""
 
 
 class World:
@@ -44,21 +44,21 @@ class World:
         self.listeners: dict[int, _Listener] = {}
         self.rpc_servers: dict[int, _RpcServer] = {}
         self.cluster_id = "hapax"
-        """What its processes name in their calls."""
+        """The cluster that its processes name in their calls."""
         self.blocked: set[tuple[str, str]] = set()
         """One-way partitions that reset connections: (from process name, to process name)."""
         self.held: dict[tuple[str, str], list[Callable[[], None]]] = {}
-        """One-way partitions that swallow packets: TCP sends them again, so all arrives when the partition ends,
-        unless somebody lost patience. Requests thus arrive long after their sender gave up."""
+        """One-way partitions that drop packets. TCP sends them again, so everything arrives when the partition ends,
+        unless one side gave up. So requests arrive long after their sender gave up."""
         self.lag: dict[tuple[str, str], float] = {}
         """Slow links: up to this many additional seconds."""
         self.living: dict[str, SimProcess] = {}
         self.networks: dict[str, SimNetwork] = {}
-        """Of the newest life of each process."""
+        """The newest life of each process."""
         self.machines: dict[int, SimProcess] = {}
-        """Port -> the process that last listened there."""
+        """Port -> the last process that listened there."""
         self.blocked_methods: set[str] = set()
-        """Calls between services that never arrive, by the method's last word (`WriteMarkers`)."""
+        """Calls between services that never arrive, by the last part of the method's name (`WriteMarkers`)."""
         self._port = 10_000
         self._serial = 0
 
@@ -95,7 +95,7 @@ class World:
             self.end_hold(pair)
 
     def reset(self, name: str) -> None:
-        """Ends all connections that a process opened; nothing that is under way on them arrives any more."""
+        """Ends all connections that a process opened. Messages in flight on them do not arrive."""
         network = self.networks.get(name)
         for end in [] if network is None else network.opened():
             for one in (end, end.other):
@@ -107,11 +107,11 @@ class World:
         return self.delay() if lag is None else self.delay() + self.rng.uniform(0, lag)
 
     def swallows(self, target: SimProcess) -> bool:
-        """A machine without power answers nothing; once it is up again it resets what it does not know."""
+        """A machine without power does not answer. Once it is up again, it resets connections that it does not know."""
         return target.vanished and not self.living[target.name].alive
 
     def passes(self, source: SimProcess, target: SimProcess) -> bool:
-        """Whether a message sent now arrives; False also where the seed cuts the connection."""
+        """Whether a message that is sent now arrives. Also False if the seed cuts the connection."""
         if (source.name, target.name) in self.blocked or not target.alive:
             return False
         return self.weather.cut_share == 0.0 or self.rng.random() >= self.weather.cut_share
@@ -176,7 +176,7 @@ class _End:
     # the model
 
     def _deliver(self, callback: Callable[..., None], *args: object, late: float = 0.0) -> None:
-        """In order per direction: never before what was sent earlier."""
+        """In order in each direction: never before messages that were sent earlier."""
         other = self.other
         assert other is not None
         world = self.world
@@ -186,7 +186,7 @@ class _End:
                 held.append(lambda: self._deliver(callback, *args))
                 return
         now = world.loop.time()
-        # A microsecond apart: timers that are due at the same instant have no order.
+        # A microsecond apart, because timers with the same due time have no order.
         self._arrival = max(self._arrival + 2e-6, now + world.delay_of(self.process, other.process) + late)
         world.loop.in_process(other.process, callback, *args, delay=self._arrival - now)
 
@@ -222,14 +222,14 @@ class _End:
             self.world.loop.in_process(other.process, other._closed, reason, delay=self.world.delay())
 
     def peer_died(self) -> None:
-        """This end's process died. The kernel says so, unless it went with it."""
+        """This end's process died. The kernel resets the connection, unless the kernel died too."""
         if self.open:
             self.open = False
             if not self.process.vanished:
                 self._break_other("peer died")
 
     def _break_half(self, frame: bytearray) -> None:
-        """Half open: this end is closed; the other learns by a keep-alive, and the frame may come late."""
+        """Half open: this end is closed. The other end learns of it by a keep-alive, and the frame may arrive late."""
         rng, other = self.world.rng, self.other
         assert other is not None
         self.world.loop.in_process(self.process, self._closed, "connection reset", delay=self.world.delay())
@@ -238,7 +238,7 @@ class _End:
         self._deliver(other._closed, "keep-alive", late=rng.uniform(5.0, 30.0))
 
     def _break(self, reason: str) -> None:
-        """The network cut the connection: both ends learn of it, each in its own time."""
+        """The network cut the connection: both ends learn of it, each at its own time."""
         self._break_other(reason)
         self.world.loop.in_process(self.process, self._closed, reason, delay=self.world.delay())
 
@@ -272,7 +272,7 @@ class _Listener:
 
 
 class _Unknown:
-    """What a server for calls does with a frame that is no call it knows: it answers."""
+    """A call server's answer to a frame that is not a call it knows."""
 
     def __init__(self, connection: FrameConnection) -> None:
         self._connection = connection
@@ -341,7 +341,7 @@ class SimNetwork:
         near.other, far.other = far, near
         world.loop.in_process(listener.process, self._accept, listener, far, delay=0.0)
         if lost:
-            # The answer to the handshake was lost: the server has a connection that nobody uses, beside the next.
+            # The answer to the handshake was lost: the server has an unused connection in addition to the next one.
             near.open = False
             near._deliver(far._closed, "keep-alive", late=world.rng.uniform(5.0, 30.0))
             raise ConnectionResetError(f"no answer from {host}:{port}")
@@ -351,7 +351,7 @@ class SimNetwork:
         return near
 
     async def _way(self, target: SimProcess, host: str, port: int) -> None:
-        """A handshake waits out a partition, for a while."""
+        """A handshake waits for the end of a partition, for a while."""
         world = self.world
         end = world.loop.time() + _CONNECT_TIMEOUT_S
         there, back = (self.process.name, target.name), (target.name, self.process.name)
@@ -396,7 +396,7 @@ class SimNetwork:
 
 
 class SimRpcChannel:
-    """Calls that may be lost on the way there or on the way back: the caller cannot tell which."""
+    """Calls that may be lost on the way there or back, so that the caller cannot tell which."""
 
     def __init__(self, world: World, process: SimProcess, address: str, cluster_id: str) -> None:
         self.world, self.process, self.address, self.cluster_id = world, process, address, cluster_id
@@ -419,7 +419,7 @@ class SimRpcChannel:
         if world.passes(caller, server.process):
             self._carry(caller, server.process, self._serve, server, method, request, answer)
         elif world.rng.random() < world.weather.half_open_share:
-            # The caller hears of a broken connection; the request arrives all the same.
+            # The caller learns that the connection is broken, but the request arrives.
             loop.in_process(caller, _fail, answer, RpcError("UNAVAILABLE", "connection reset"), delay=world.delay())
             late = world.rng.uniform(0.05, 5.0)
             self._carry(caller, server.process, self._serve, server, method, request, answer, late=late)

@@ -1,4 +1,4 @@
-"""What can be seen only from inside the cluster: who served what, and what the brokers' disks hold."""
+"""What can be seen only from inside the cluster: which process served what, and the content of the brokers' disks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Served:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Notes what happens in the services' own code while it lasts."""
+        """While this context is active, records events in the services' own code."""
         lead, loaded = BrokerReplica.lead, Shard._loaded
 
         def noting_lead(replica: BrokerReplica, leader_epoch: int, *args: Any, **kwargs: Any) -> Any:
@@ -68,7 +68,7 @@ def log_of(node: Node, replica: BrokerReplica) -> list[tuple[BatchHeader, bytes]
 
 
 def copies(cluster: SimCluster, wanted: Callable[[str], bool]) -> dict[str, list[Replica]]:
-    """Partition -> what each broker has of it."""
+    """Partition -> each broker's copy of it."""
     found: dict[str, list[Replica]] = {}
     for node, replica in replicas_of(cluster):
         if wanted(replica.topic):
@@ -78,8 +78,8 @@ def copies(cluster: SimCluster, wanted: Callable[[str], bool]) -> dict[str, list
 
 
 def producer_states(cluster: SimCluster, left_out: Set[str] = frozenset()) -> dict[str, list[tuple[int, int, str]]]:
-    """Partition -> (broker, log end, what the log says of its producers) of each replica. What the machine holds
-    beside that (marks in time, what is not below the high watermark yet) is each replica's own."""
+    """Partition -> (broker, log end, producers' state according to the log) of each replica. The rest of the machine's
+    state (time marks, transactions not yet below the high watermark) differs between replicas."""
     found: dict[str, list[tuple[int, int, str]]] = {}
     for node, replica in replicas_of(cluster):
         if replica.topic in left_out:
@@ -89,14 +89,14 @@ def producer_states(cluster: SimCluster, left_out: Set[str] = frozenset()) -> di
         producers = [str(view) for view in views]
         opened = [str(transaction) for transaction in machine.open_transactions()]
         state = [*producers, *opened, f"{machine.shard_epoch} {sorted(machine.marker_epochs.items())}"]
-        if not replica.internal:  # compaction, which each replica does in its own time, takes entries along
+        if not replica.internal:  # compaction, which runs at different times on each replica, removes entries too
             state += [str(entry) for entry in machine.aborted if entry.first_offset >= machine.log_start_offset]
         found.setdefault(replica.name, []).append((node.number, machine.log_end_offset, "\n".join(state)))
     return found
 
 
 def forgotten(cluster: SimCluster) -> list[str]:
-    """Whoever still waits although every client has gone and nothing is under way."""
+    """Calls that still wait although every client has gone and nothing is in progress."""
     found = []
     for node, replica in replicas_of(cluster):
         for what, waiting in (("acks=all", replica.waiters), ("acks=1", replica._local_waiters)):

@@ -1,4 +1,4 @@
-"""What the workload did, as its clients know it: the history for the checker, and what only a program can know."""
+"""What the workload did, as its clients know it: the history for the checker, and facts that only the program knows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hapax_sim.loop import SimLoop
 
 @dataclass(slots=True)
 class Running:
-    """An operation between its invocation and its end. `decided`: somebody was asked to make it visible."""
+    """An operation between its invocation and its end. `decided`: a request was sent that makes it visible."""
 
     process: str
     f: str
@@ -23,7 +23,7 @@ class Running:
 
 @dataclass(slots=True)
 class Attempt:
-    """One try of a token, from its beginning on: a crash leaves it as it is."""
+    """One attempt with a token, recorded when it begins. A crash leaves it as it is."""
 
     scope: str
     token: int
@@ -37,11 +37,11 @@ class Recorder:
     operations: list[Operation] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
     lines_acknowledged: dict[int, int] = field(default_factory=dict)
-    """Partition -> lines of the loader that it said it has."""
+    """Partition -> number of the loader's lines that were acknowledged."""
     identities: list[tuple[int, int, str]] = field(default_factory=list)
-    """(producer id, epoch, who got it)"""
+    """(producer id, epoch, the holder)"""
     complaints: list[str] = field(default_factory=list)
-    """What a client found wrong by itself."""
+    """Errors that a client found by itself."""
     counts: Counter[str] = field(default_factory=Counter)
     _running: dict[str, Running] = field(default_factory=dict)
 
@@ -51,9 +51,9 @@ class Recorder:
         return running
 
     def end(self, running: Running, kind: str, value: Any = None) -> None:
-        """`kind`: ok, fail, info. Without a value the invocation's stands."""
+        """`kind`: ok, fail, info. Without a value, the invocation's value is used."""
         if self._running.pop(running.process, None) is not running:
-            return  # its process was given up meanwhile
+            return  # meanwhile its process was given up
         self._record(running.process, kind, running.f, running.value if value is None else value)
         self.counts[f"{running.f} {kind}"] += 1
 
@@ -65,7 +65,7 @@ class Recorder:
         return [TokenTry(a.scope, a.token, a.outcome, tuple(a.values)) for a in self.attempts]
 
     def died(self, process: str) -> None:
-        """Its clients are gone. What it had not asked to decide can only have been aborted."""
+        """Its clients are gone. Operations whose decision they had not requested can only have been aborted."""
         running = self._running.get(process)
         if running is not None:
             self.end(running, "info" if running.decided or running.f != "txn" else "fail")

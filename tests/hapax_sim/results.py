@@ -19,11 +19,11 @@ from hapax_sim.simulation import Result, Scene
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "simulation-results.md"
 SIMULATED: Final = ("services/hapax", "tests/hapax_sim", "tests/hapax_checker")
-"""What a history depends on."""
+"""The folders whose code determines a history."""
 
 
 def code_digest() -> str:
-    """Of everything that a history depends on; documents may change between two runs."""
+    """A digest of everything that a history depends on. Documents may change between two runs."""
     digest = hashlib.sha256()
     for folder in SIMULATED:
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -32,7 +32,7 @@ def code_digest() -> str:
 
 
 def commit() -> str:
-    """The commit whose code runs; with a plus where that code was changed since, empty without a repository."""
+    """The commit of the running code, with a plus sign if the code was changed since. Empty without a repository."""
     described = ["git", "-C", str(ROOT), "log", "-1", "--format=%h", "--", *SIMULATED]
     changed = ["git", "-C", str(ROOT), "status", "--porcelain", "--", *SIMULATED]
     try:
@@ -43,7 +43,7 @@ def commit() -> str:
 
 
 def key(code: str, seed: int, scene: Scene) -> str:
-    """One history: two runs with the same key are the same, bit for bit."""
+    """One history: two runs with the same key are identical, bit for bit."""
     return f"{code} {seed} {json.dumps(asdict(scene), sort_keys=True)}"
 
 
@@ -57,7 +57,7 @@ def line(result: Result, scene: Scene, name: str, code: str, revision: str) -> d
 
 
 def known(path: Path) -> dict[str, dict[str, Any]]:
-    """By key; of a history that ran twice the later line."""
+    """By key. If a history ran twice, the later line is kept."""
     if not path.exists():
         return {}
     lines = [json.loads(text) for text in path.read_text().splitlines() if text]
@@ -88,7 +88,7 @@ def row(revision: str, scene: str, lines: Sequence[dict[str, Any]]) -> str:
 
 
 def page(lines: Iterable[dict[str, Any]], former: Iterable[str]) -> str:
-    """`former`: rows of commits of which `lines` says nothing; they stay."""
+    """`former`: rows that the page has. Those of commits without `lines` are kept."""
     by_row: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for one in lines:
         by_row.setdefault((one["commit"], f"{one['scene']} {one['worked_s']:g} s"), []).append(one)

@@ -49,6 +49,6 @@ SCENES: Final[Mapping[str, Scene]] = {
     "far": Scene(**_CLUSTER, far=True, appenders=1, parts=("keys",), pause_s=(0.0, 0.6), faults_every_s=6.0),
     "keys": Scene(**_CLUSTER, programs=False, parts=("keys",), pause_s=(0.0, 0.6), faults_every_s=10.0),
 }
-"""`plain`: a few programs, as fast as they come. `lively`: 50 transactions and more a logical second, over every
-program, a fault every 3 s. `light`: a transaction or two a second, a fault every 8 s: many hours for little time.
-`single`: without replicas."""
+"""`plain`: a few programs, as fast as they can. `lively`: 50 transactions and more a logical second, over all programs,
+and a fault every 3 s. `light`: a transaction or two a second and a fault every 8 s, for many simulated hours in little
+time. `single`: without replicas."""

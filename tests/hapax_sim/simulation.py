@@ -1,4 +1,4 @@
-"""One seed, one history: start a cluster, work on it under faults, heal it, judge what readers see."""
+"""One seed, one history: starts a cluster, uses it under faults, heals it, and judges what readers see."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ class Scene:
     appenders: int = 3
     spreaders: int = 0
     rate: float = 0.0
-    """Transactions a logical second of all the spreaders."""
+    """Transactions of all spreaders together for each logical second."""
     pause_s: tuple[float, float] = (0.0, 0.1)
     faults_every_s: float = 3.0
     faults: tuple[str, ...] = ()
-    """Only these kinds; empty: all."""
+    """Only these kinds of faults. Empty: all."""
     settings: tuple[str, ...] = ()
     timer_error_ms: float = 1.0
-    """Timers come so much early or late."""
+    """Maximum time by which timers fire early or late."""
     programs: bool = True
-    """Whether the programs of `clients` run, beside the parts'."""
+    """Whether the programs of `clients` run in addition to those of the parts."""
     parts: tuple[str, ...] = ()
-    """Further programs, each with its topics and its verdict: names of `hapax_sim.parts.PARTS`."""
+    """Further programs, each with its own topics and verdict: names of `hapax_sim.parts.PARTS`."""
     far: bool = False
-    """Logs that are compacted begin near 2^31 and 2^32: see `hapax_sim.far`."""
+    """Compacted logs begin near 2^31 and 2^32: see `hapax_sim.far`."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Result:
     seed: int
     logical_s: float = 0.0
     cpu_s: float = 0.0
-    """Processor time of all of it, the verdict included."""
+    """Processor time of the whole simulation, including the verdict."""
     transactions: int = 0
     committed: int = 0
     faults: Counter[str] = field(default_factory=Counter)
@@ -78,7 +78,7 @@ class Result:
 
 
 class _Remarks(logging.Handler):
-    """The services' own log lines, in the readable trace, each with its process."""
+    """The services' own log lines in the readable trace, each with its process."""
 
     def __init__(self, loop: SimLoop) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class _Remarks(logging.Handler):
 
 
 def simulate(seed: int, scene: Scene, *, listener: Callable[[str], None] | None = None) -> Result:
-    """Runs one history to its end. `listener` gets each line of the trace."""
+    """Runs one history to its end. `listener` is called with each line of the trace."""
     loop = SimLoop()
     loop.listener = listener
     loop.set_exception_handler(lambda _, context: loop.trace(f"unhandled: {context.get('exception')!r}"))
@@ -126,7 +126,7 @@ def simulate(seed: int, scene: Scene, *, listener: Callable[[str], None] | None 
         result.logical_s = loop.time()
         result.cpu_s = time.process_time() - began
         result.trace_hash = loop.trace_hash()
-        # What the dead left behind is taken apart only now, and may complain that its loop is gone.
+        # Objects of dead processes are taken apart only now, and may complain that their loop is gone.
         gc.set_threshold(*thresholds)
         gc.collect()
         asyncio.set_event_loop(None)
@@ -191,7 +191,7 @@ async def _history(loop: SimLoop, scene: Scene, result: Result, served: Served) 
         await cluster.wait_until(cluster.ready, "every node serves again")
         workload.stopping = True
         await cluster.wait_until(workload.finished, "every client comes to its end", 300, workload.unfinished)
-        # What a killed client left open is aborted by its time-out.
+        # Transactions that a killed client left open are aborted by their time-outs.
         await cluster.wait_until(workload.decided, "the last stable offset reaches the end", 60, workload.undecided)
         if faults.flipped:
             await _scrubbed(cluster)

@@ -1,4 +1,4 @@
-"""Clients of the simulated cluster: each a process that may be killed, and goes on as a real program would."""
+"""Clients of the simulated cluster. Each is a process that may be killed, and continues as a real program would."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hapax_sim.parts.part import Part
 from hapax_sim.recorder import Recorder
 
 LAST = "copier-0"
-"""Stops last: it reads what others write."""
+"""Stops last, because it reads what others write."""
 
 
 class ClientLife:
@@ -50,7 +50,7 @@ class ClientLife:
         return self._workload.settings(**more)
 
     def writing(self, **more: str) -> dict[str, str]:
-        """Settings of a producer: limits that a simulated minute can hold."""
+        """Settings of a producer, with limits that fit into a simulated minute."""
         limits = {"max.block.ms": "20000", "delivery.timeout.ms": "20000", "transaction.timeout.ms": "10000"}
         return {**self._workload.settings(**more), **limits}
 
@@ -68,8 +68,8 @@ class ClientLife:
 
 
 class Workload:
-    """List-append processes, spreaders, and one each of the other programs. `pause_s`: between a process's operations;
-    `rate`: transactions a second of all the spreaders."""
+    """List-append processes, spreaders, and one of each other program. `pause_s`: between a process's operations.
+    `rate`: transactions of all spreaders together per second."""
 
     def __init__(
         self, cluster: SimCluster, seed: int, *, appenders: int = 3, pause_s: tuple[float, float] = (0.0, 0.1),
@@ -128,7 +128,7 @@ class Workload:
         await self.loop.spawn(process, create(), "create topics")
 
     async def elect_preferred(self) -> None:
-        """Asks once, for all partitions."""
+        """Asks once for all partitions."""
         process = SimProcess("elector")
 
         async def elect() -> None:
@@ -144,7 +144,7 @@ class Workload:
             self._start(name)
 
     def crash(self, name: str) -> None:
-        """SIGKILL of a client; another life follows."""
+        """SIGKILL of a client. Another life follows."""
         process = self.processes[name]
         if process.alive and not self.done[name]:
             self.loop.crash(process)
@@ -152,7 +152,7 @@ class Workload:
             self._start(name)
 
     def second_instance(self, name: str) -> None:
-        """Another one starts while this one lives on, and does not know."""
+        """Another life starts while this one is still alive and does not know of it."""
         process = self.processes[name]
         if process.alive and not self.done[name] and not self.stopping:
             process.name = f"{name}-zombie"
@@ -170,7 +170,8 @@ class Workload:
         self.loop.spawn(process, self._live(name, number, process), f"{name}/{number}")
 
     async def _live(self, name: str, number: int, process: SimProcess) -> None:
-        """One process; a program that fails begins anew in the next life, unless another instance has."""
+        """One process. A program that fails starts again in the next life, unless another instance has started
+        already."""
         life = ClientLife(self, name, number, process)
         self.loop.trace(f"{life.process} begins")
         try:
@@ -193,7 +194,8 @@ class Workload:
     # --- the end
 
     async def read_everything(self) -> dict[str, list[str]]:
-        """A fresh client reads every partition from its beginning to its end; recorded as the last operations."""
+        """A new client reads every partition from its beginning to its end. The reads are recorded as the last
+        operations."""
         process = SimProcess("reader")
         settings = self.settings(
             isolation__level="read_committed", auto__offset__reset="earliest", enable__auto__commit="false"
@@ -221,7 +223,7 @@ class Workload:
         return seen
 
     async def finish_parts(self) -> None:
-        """Each part looks at what is there in the end."""
+        """Each part checks the final state."""
         for number, part in enumerate(self.parts):
             process = SimProcess(f"finish-{number}")
             life = ClientLife(self, process.name, 1, process)
@@ -250,7 +252,7 @@ class Workload:
         return not self._undecided
 
     def undecided(self) -> str:
-        """Partitions where a transaction was open when one looked last: (last stable offset, high watermark)."""
+        """Partitions on which a transaction was open at the last check: (last stable offset, high watermark)."""
         return str(self._undecided)
 
     @staticmethod
