@@ -36,7 +36,7 @@ _Job = tuple[Scenario, str]
 
 
 class Summary:
-    """Verdicts by (scenario, client), newest last; of one commit."""
+    """Verdicts by (scenario, client), newest last, of one commit."""
 
     def __init__(self, keep: bool) -> None:
         self.commit = _commit()
@@ -62,13 +62,14 @@ class Summary:
         return sum(verdict["passed"] is passed for verdict in self.verdicts.values())
 
     def order(self, jobs: list[_Job]) -> list[_Job]:
-        """What has not run first, in the catalogue's order; then what ran longest ago."""
+        """First the scenarios that have not run, in the catalogue's order. Then the others, with the oldest run
+        first."""
         ran = {key: number for number, key in enumerate(self.verdicts)}
         return sorted(jobs, key=lambda job: ran.get((job[0].name, job[1]), -1))
 
 
 def _commit() -> str:
-    """The last one that changed what runs here: the services, the faults or the checker."""
+    """The last commit that changed the code of a run: the services, the faults or the checker."""
     ran = ("services", "tests/hapax_chaos", "tests/hapax_checker", "tests/faults")
     done = subprocess.run(
         ["git", "log", "-1", "--format=%H", "--", *ran], cwd=BUILD.parent, capture_output=True, text=True
@@ -77,7 +78,7 @@ def _commit() -> str:
 
 
 class Campaign:
-    """Runs jobs one after the other, in worlds that are kept while they are sound."""
+    """Runs jobs one after another. A world is kept for the next job while it is sound."""
 
     def __init__(self, summary: Summary, seed: int, deadline: float, folder: Path) -> None:
         self._summary = summary
@@ -89,7 +90,7 @@ class Campaign:
         self.verdicts: list[Verdict] = []
 
     async def run(self, jobs: Sequence[_Job]) -> None:
-        """Ends early, and in order, at Ctrl-C, SIGTERM and SIGHUP."""
+        """Ends early, but in order, at Ctrl-C, SIGTERM and SIGHUP."""
         task = asyncio.current_task()
         assert task is not None
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -140,7 +141,7 @@ class Campaign:
             print(f"         {'; '.join(verdict.happened)}", flush=True)
 
     def _keep(self, verdict: Verdict, histories: Path) -> None:
-        """Everything that tells why, below build/chaos/."""
+        """Keeps all evidence of a failure below build/chaos/."""
         kept = BUILD / "chaos" / f"{verdict.scenario}-{verdict.client}".replace(">", "-to-")
         shutil.rmtree(kept, ignore_errors=True)
         shutil.copytree(histories, kept / "histories")
@@ -150,7 +151,7 @@ class Campaign:
 
 
 def _jobs(arguments: argparse.Namespace) -> tuple[list[_Job], int]:
-    """What is to run, and how many scenarios cannot run here."""
+    """The jobs to run, and the number of scenarios that cannot run on this machine."""
     chosen = [s for s in scenarios() if any(fnmatch.fnmatch(s.name, only) for only in arguments.only)]
     why = missing()
     skipped = 0
@@ -162,7 +163,7 @@ def _jobs(arguments: argparse.Namespace) -> tuple[list[_Job], int]:
     if arguments.replication != 3:
         chosen = [_replicated(scenario, arguments.replication) for scenario in chosen]
     kinds = arguments.client
-    # Every scenario comes once before any comes again with another client.
+    # Every scenario runs once before any runs again with another client.
     return [
         (scenario, kinds[(number + turn) % len(kinds)])
         for turn in range(len(kinds)) for number, scenario in enumerate(chosen)
@@ -193,7 +194,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """0: nothing that ran failed."""
+    """0: no run failed."""
     arguments = _parse(argv)
     telemetry.start_logging("chaos", "ERROR")
     if arguments.list:

@@ -55,11 +55,11 @@ SMALL_SEGMENTS: Final = Layout(
         ("log.segment.bytes", "2048"), ("log.index.interval.bytes", "256"), ("log.snapshot.interval.bytes", "1024"),
     )
 )  # fmt: skip
-"""So that a few seconds' records leave closed segments with all their files behind."""
+"""Small enough that the records of a few seconds leave closed segments with all their files."""
 
 
 class ApiKey(IntEnum):
-    """The requests that the proxy interferes with."""
+    """The requests with which the proxy interferes."""
 
     PRODUCE = produce.ROW.key
     FETCH = fetch.ROW.key
@@ -73,9 +73,9 @@ class ApiKey(IntEnum):
 
 
 _HARMLESS: Final = (ApiKey.FETCH, ApiKey.METADATA, ApiKey.FIND_COORDINATOR)
-"""Late or twice, they change nothing."""
+"""If they arrive late or twice, they change nothing."""
 _AT_START: Final = (ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID)
-"""A client that runs hardly sends them."""
+"""A running client hardly sends them."""
 _NODES: Final = (
     "leader", "follower", "txn-log-leader", "coordinator", "other-coordinator", "controller", "pid", "etcd",
 )  # fmt: skip
@@ -94,14 +94,14 @@ class Scenario:
 
 
 def scenarios() -> list[Scenario]:
-    """In a fixed order; names are unique."""
+    """In a fixed order. Names are unique."""
     found = [scenario for group in GROUPS.values() for scenario in group()]
     assert len({scenario.name for scenario in found}) == len(found)
     return found
 
 
 def without_namespaces(scenario: Scenario) -> Scenario | None:
-    """The same on loopback; None where it is about packets."""
+    """The same scenario on loopback. None: it is about packets."""
     if not scenario.layout.namespaces:
         return scenario
     if scenario.name.startswith("net-") or "+net-" in scenario.name:

@@ -1,8 +1,8 @@
 """A client process of a chaos run: transactions that append unique values to partitions and poll them.
 
-The same program drives the native client and librdkafka through a small face. What a client cannot know it does not
-claim: a commit that was asked for and not answered is `info`, everything before that is `fail`. A client that was
-fenced or cannot go on begins a new life, with new clients, as a restarted program would.
+The same program drives the native client and librdkafka through a small interface. It records only what a client can
+know: a commit that was requested and not answered is `info`, everything before that is `fail`. A client that is fenced
+or cannot continue begins a new life with new clients, as a restarted program would.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _TRANSACTION_TIMEOUT_MS: Final = 6000
 
 
 class Abort(Exception):
-    """The open transaction cannot commit; it is to be aborted."""
+    """The open transaction cannot commit and has to be aborted."""
 
 
 class Unknown(Exception):
-    """No answer: ask again, or never know."""
+    """There was no answer: ask again, or the outcome stays unknown."""
 
 
 class Ended(Exception):
-    """This life is over: fenced, or broken for good."""
+    """This life is over: the client is fenced, or cannot recover."""
 
 
 class Face(Protocol):
@@ -41,7 +41,7 @@ class Face(Protocol):
 
     def begin(self) -> None: ...
     def send(self, partition: int, value: str) -> Callable[[], int | None]:
-        """Returns what tells the record's offset, once it is known."""
+        """Returns a function that gives the record's offset once it is known."""
         ...
 
     def poll(self, timeout_s: float) -> list[tuple[int, int, str]]:
@@ -56,7 +56,7 @@ class Face(Protocol):
 
 
 class Settings:
-    """What the harness says: its one argument as JSON."""
+    """The harness's settings: the one argument, as JSON."""
 
     def __init__(self, text: str) -> None:
         given = json.loads(text)
@@ -72,7 +72,7 @@ class Settings:
         self.seed: int = given["seed"]
         self.pause_s: float = given["pause_s"]
         self.isolation: str = given["isolation"]
-        """Other than read_committed only to see the checker find what it must."""
+        """Other than read_committed only to test that the checker finds violations."""
 
 
 # --- the native client --------------------------------------------------------------------------------------------
@@ -189,12 +189,12 @@ class Librdkafka:
         self._consumer.assign([self._partition(p) for p in range(settings.partitions)])
 
     def _ask(self, call: Callable[..., Any], *arguments: object) -> None:
-        """One call with a time-out as its last argument."""
+        """Makes one call with a time-out as its last argument."""
         from confluent_kafka import KafkaException
 
         try:
             call(*arguments, 5.0)
-        except SystemError as raised:  # a fatal error out of the error callback, with another on top of it
+        except SystemError as raised:  # a fatal error from the error callback, possibly with another one on top of it
             raise Ended(str(raised.__cause__ or raised)) from raised
         except KafkaException as raised:
             raise self._meaning(raised) from raised
@@ -243,7 +243,7 @@ class Librdkafka:
         return found
 
     def seek(self, positions: dict[int, int]) -> None:
-        # A new assignment drops prefetched records, which a seek of a partition without a leader cannot.
+        # A new assignment drops prefetched records. A seek in a partition without a leader cannot.
         self._consumer.assign([self._partition(p, o) for p, o in positions.items()])
 
     def send_offsets(self, positions: dict[int, int]) -> None:
@@ -263,7 +263,7 @@ class Librdkafka:
 
 
 class AtLeastOnce(Librdkafka):
-    """librdkafka without transactions and without idempotence: only to see the checker find what it must."""
+    """librdkafka without transactions and without idempotence: only to test that the checker finds violations."""
 
     def __init__(self, settings: Settings) -> None:
         from confluent_kafka import Producer
@@ -297,7 +297,7 @@ KINDS: Final[dict[str, Callable[[Settings], Face]]] = {
 
 
 class Appender:
-    """Lives, one after the other, until it is asked to stop."""
+    """Lives, one after another, until the program is told to stop."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -332,7 +332,7 @@ class Appender:
             time.sleep(self._random.uniform(0, 2 * self._settings.pause_s))
 
     def _transaction(self, face: Face, before: dict[int, int]) -> dict[int, int]:
-        """Returns the positions from which the next one reads."""
+        """Returns the start positions of the next transaction."""
         plan: list[list[Any]] = []
         for _ in range(self._random.randrange(1, 6)):
             if self._random.random() < 0.35:
@@ -385,7 +385,8 @@ class Appender:
     def _abort(
         self, face: Face, why: Exception, plan: list[list[Any]], done: list[list[Any]], before: dict[int, int]
     ) -> dict[int, int]:
-        """A commit was never asked for, or was refused: whatever becomes of the abort, nothing of it may be seen."""
+        """A commit was never requested, or it was refused. So none of the records may be seen, whatever the abort's
+        outcome."""
         self._history.write("fail", "txn", _all_of(plan, done))
         self._history.note("debug", str(why))
         self._until_answered(face.abort)
@@ -404,7 +405,7 @@ class Appender:
 
 
 def _all_of(plan: list[list[Any]], done: list[list[Any]]) -> list[list[Any]]:
-    """What a failed operation wrote or would have written."""
+    """The records that a failed operation wrote or would have written."""
     return [*done, *(micro for micro in plan[len(done) :] if micro[0] == "send")]
 
 

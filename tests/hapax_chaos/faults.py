@@ -1,7 +1,8 @@
-"""What can go wrong, each as a coroutine that makes it happen, lets it last, and ends it.
+"""Faults, each as a coroutine that causes it, lets it last, and ends it.
 
-A fault finds its target when it begins, as the cluster is then: the leader of the topic's first partition, the owner
-of a client's transactional id. What it leaves undone when its time is over, `World.heal` undoes.
+A fault chooses its target when it begins, from the cluster's state at that time: the leader of the topic's first
+partition, or the owner of a client's transactional id. `World.heal` repairs what a fault leaves unrepaired when its
+time is over.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from hapax_chaos.proxy import Action, Rule
 from hapax_chaos.world import World
 
 SESSION_S: Final = 4.0
-"""broker.session.timeout.ms of the worlds: what stands still for longer loses what it had."""
+"""broker.session.timeout.ms of the worlds. A process that stands still for longer loses its leaderships or shards."""
 
 
 @dataclass(slots=True)
 class Run:
-    """What a fault knows of the run."""
+    """What a fault is given of the run."""
 
     world: World
     topic: str
@@ -43,10 +44,10 @@ class Run:
     start_client: Callable[[str], None]
     """Starts the next process under a client's name."""
     in_transaction: Callable[[str], bool]
-    """Whether a client has begun a transaction whose outcome it has not noted yet."""
+    """Whether a client has begun a transaction whose outcome it has not recorded yet."""
     said: list[str] = field(default_factory=list)
     idle: bool = False
-    """The fault found nothing to break: a client that never sends such a request, a file that is not there."""
+    """The fault found nothing to break: the client never sends such a request, or the file is not there."""
 
     def say(self, what: str) -> None:
         self.said.append(what)
@@ -126,9 +127,9 @@ def freeze(target: Target, seconds: float) -> Fault:
 
 
 def zombie(run: Run) -> Awaitable[None]:
-    """A client stands still within a transaction, another process begins under its name, and the first one wakes up.
+    """A client is frozen within a transaction, another process starts under its name, and the first one is resumed.
 
-    Within one: a client that stands still in the pause between two only finds its next write refused."""
+    It has to be within a transaction: a client that is frozen between two of them only finds its next write refused."""
 
     async def fault() -> None:
         name = run.clients[0]
@@ -146,7 +147,7 @@ def zombie(run: Run) -> Awaitable[None]:
 
 
 def kill_all(*kinds: str) -> Fault:
-    """At once, as when a rack loses its power; then they come back together."""
+    """All at once, as when a rack loses its power. Then they return together."""
 
     async def fault(run: Run) -> None:
         names = [p.name for p in run.world.processes.values() if p.kind in kinds]
@@ -188,8 +189,8 @@ def rolling_stop(kind: str) -> Fault:
 
 
 def disk(call: str, argument: str, target: Target, part: str = "", seconds: float = 3.0) -> Fault:
-    """`call`, `argument`: see tests/faults/faults.c. `part`: a prefix of the folders below the node's; "topic": of the
-    run's topic."""
+    """`call`, `argument`: see tests/faults/faults.c. `part`: a prefix of the folders below the node's. "topic": the
+    folders of the run's topic."""
 
     async def fault(run: Run) -> None:
         name = target(run)
@@ -216,7 +217,7 @@ def disks(call: str, argument: str, seconds: float = 2.5) -> Fault:
 
 
 def fill(target: Target | None, seconds: float = 2.5) -> Fault:
-    """A small disk is full to the last byte. None: every broker's."""
+    """Fills a small disk to the last byte. None: those of all brokers."""
 
     async def fault(run: Run) -> None:
         world = run.world
@@ -239,11 +240,11 @@ def fill(target: Target | None, seconds: float = 2.5) -> Fault:
 
 
 Damage = Callable[[Path, random.Random], str]
-"""(folder of a partition, randomness) -> what was done; empty: there was nothing to do it to."""
+"""(folder of a partition, randomness) -> description of the damage. Empty: there was nothing to damage."""
 
 
 def damage(how: Damage, target: Target) -> Fault:
-    """A node is down, and one of its files is not what it was when it comes back."""
+    """A node is stopped, and one of its files is changed before it restarts."""
 
     async def fault(run: Run) -> None:
         name = target(run)
@@ -264,7 +265,7 @@ def _newest(folder: Path, suffix: str) -> Path | None:
 
 
 def torn_tail(folder: Path, rng: random.Random) -> str:
-    """Half a batch behind the last whole one: a write that the kill cut off."""
+    """Leaves half a batch after the last whole one, as a write that the kill cut off."""
     log = _newest(folder, LOG)
     assert log is not None
     data = log.read_bytes()
@@ -275,7 +276,7 @@ def torn_tail(folder: Path, rng: random.Random) -> str:
 
 
 def zeros_behind(folder: Path, rng: random.Random) -> str:
-    """What file systems leave of a file that grew, after a loss of power."""
+    """Leaves what file systems leave of a file that grew before a loss of power."""
     log = _newest(folder, LOG)
     assert log is not None
     with log.open("ab") as file:
@@ -292,7 +293,7 @@ def noise_behind(folder: Path, rng: random.Random) -> str:
 
 
 def flipped_bit(folder: Path, rng: random.Random, share: tuple[float, float] = (0.0, 1.0)) -> str:
-    """One bit of what is stored, in that part of a segment."""
+    """Flips one stored bit in that part of a segment."""
     log = rng.choice(sorted(folder.glob(f"*{LOG}")))
     data = bytearray(log.read_bytes())
     if not data:
@@ -312,7 +313,7 @@ def flipped_bit_late(folder: Path, rng: random.Random) -> str:
 
 
 def lost_tail(folder: Path, rng: random.Random) -> str:
-    """The last batches are gone though they were synced: a disk that lied."""
+    """Removes the last batches although they were synced, as a disk that lied."""
     log = _newest(folder, LOG)
     assert log is not None
     data = log.read_bytes()
@@ -383,7 +384,7 @@ DAMAGES: Final[dict[str, Damage]] = {
 
 
 def drop(source: Target, target: Target, seconds: float = 3.0) -> Fault:
-    """One way only: what is answered still arrives."""
+    """One way only: answers still arrive."""
 
     async def fault(run: Run) -> None:
         assert run.world.bridge is not None
@@ -413,7 +414,7 @@ def isolate(target: Target, seconds: float = 3.0) -> Fault:
 
 
 def lossy(target: Target, percent: int, seconds: float = 4.0) -> Fault:
-    """A share of all packets to and from a node."""
+    """Drops a share of all packets to and from a node."""
 
     async def fault(run: Run) -> None:
         bridge = run.world.bridge
@@ -464,7 +465,7 @@ def requests(
 
 
 def clock(offsets: Sequence[int], *targets: Target, every_s: float = 1.5) -> Fault:
-    """The wall clocks of these processes go wrong by each of the offsets (seconds), one after the other."""
+    """Sets the wall clocks of these processes wrong by each of the offsets (seconds), one after another."""
 
     async def fault(run: Run) -> None:
         names = [target(run) for target in targets] or [
@@ -490,7 +491,7 @@ def both(*faults: Fault) -> Fault:
 
 
 def then(*faults: Fault, pause_s: float = 0.3) -> Fault:
-    """One after the other."""
+    """One after another."""
 
     async def fault(run: Run) -> None:
         for one in faults:

@@ -1,7 +1,7 @@
-"""The history of a run on disk: each client process appends to a file of its own; afterwards they become one.
+"""The history of a run on disk: each client process appends to its own file, and afterwards the files are merged.
 
-All processes of a machine share one monotonic clock, so their records can be put in order. A line is written by one
-call, so that a process may be killed at any moment; half a line at the end is no record.
+All processes of a machine share one monotonic clock, so their records can be ordered. Each line is written by one call,
+so that a process may be killed at any moment. An incomplete line at the end is ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hapax_checker import Operation
 
 
 class HistoryFile:
-    """Operations of one process of the history; `process` changes with each life of its clients."""
+    """Operations of one process of the history. `process` changes with each life of its clients."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -29,13 +29,13 @@ class HistoryFile:
         os.write(self._descriptor, json.dumps(record, separators=(",", ":")).encode() + b"\n")
 
     def note(self, f: str, value: Any = None) -> None:
-        """Something that cannot fail."""
+        """Writes a record of something that cannot fail."""
         self.write("invoke", f, value)
         self.write("ok", f, value)
 
 
 def merge(paths: Iterable[Path], *, since_start: bool = True) -> list[Operation]:
-    """All records, in the order of their time, numbered. `since_start`: the first one's time is 0."""
+    """All records in the order of their time, numbered. `since_start`: times count from the first record."""
     records: list[dict[str, Any]] = []
     for path in paths:
         lines = path.read_bytes().split(b"\n")

@@ -1,7 +1,7 @@
-"""A network namespace for each node, joined by one bridge; packets between two of them are dropped or refused by nft.
+"""A network namespace for each node, joined by one bridge. nft drops or refuses packets between two of them.
 
-Names begin with `hxc` and the harness's pid, so that a later run can remove what one that was killed left behind.
-Everything here runs as root; `missing()` says what else is needed.
+Names begin with `hxc` and the harness's pid, so that a later run can remove the remains of a harness that was killed.
+Everything here runs as root. `missing()` returns what else is needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TABLE: Final = "inet chaos"
 
 
 def missing() -> str:
-    """Why there can be no namespaces and packet filters here; empty: there can."""
+    """Why namespaces and packet filters are not possible here. Empty: they are possible."""
     if os.geteuid() != 0:
         return "needs root"
     for tool in ("ip", "nft"):
@@ -66,12 +66,12 @@ class Bridge:
             _run("ip", "-n", namespace, *words.split())
 
     def drop(self, source: str, target: str, percent: int = 100) -> None:
-        """Packets from one to the other vanish, all or that share of them; the other way stays open."""
+        """Drops packets from one to the other, all or that share of them. The opposite direction stays open."""
         share = "" if percent == 100 else f"numgen random mod 100 < {percent} "
         self._rule(source, f"ip daddr {self._address(target)} {share}drop")
 
     def reset(self, source: str, target: str) -> None:
-        """Every TCP segment from one to the other is answered with a reset: connections break, none can be made."""
+        """Answers every TCP segment from one to the other with a reset: connections break, and new ones fail."""
         self._rule(source, f"ip daddr {self._address(target)} meta l4proto tcp reject with tcp reset")
 
     def heal(self) -> None:
@@ -103,7 +103,7 @@ def _namespaces(bridge: str) -> list[str]:
 
 
 def remove_leftovers() -> None:
-    """What harnesses that no longer live left behind."""
+    """Removes what harnesses that no longer live left behind."""
     shown = subprocess.run(["ip", "-o", "link", "show", "type", "bridge"], capture_output=True, text=True).stdout
     left = set(re.findall(r"\bhxc(\d+)\b", shown))
     if _NAMESPACES.is_dir():

@@ -1,9 +1,9 @@
 """The parent of every process of a chaos run: it imports everything once, then forks each of them in milliseconds.
 
-`Nursery` is the harness's end; `python -m hapax_chaos.nursery` the other one. They speak lines of JSON over pipes. The
-nursery has a mount namespace of its own where it may, so that the small disks it mounts vanish with it; when the
-harness ends, however it ends, it reads the end of its input and kills what it started. Each child, in turn, asks the
-kernel to be killed with its parent.
+`Nursery` is the harness's side, `python -m hapax_chaos.nursery` the other one. They exchange lines of JSON over pipes.
+Where possible, the nursery has a mount namespace of its own, so that the small disks that it mounts vanish with it.
+When the harness ends in any way, the nursery reads the end of its input and kills the processes that it started. Each
+child also asks the kernel to be killed with its parent.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ MODULES: Final = {
     "broker": "hapax.broker.main", "coordinator": "hapax.coordinator.main", "pid": "hapax.pid.main",
     "controller": "hapax.controller.main", "client": "hapax_chaos.clients", "proxy": "hapax_chaos.proxy",
 }  # fmt: skip
-"""What a child can be: the module whose `main(argv)` it runs. `exec` runs a program instead."""
+"""The kinds of children: the module whose `main(argv)` the child runs. `exec` runs a program instead."""
 
 
 class NurseryError(Exception):
-    """What was asked for is not possible; the text says why."""
+    """The request is not possible. The text says why."""
 
 
 class Nursery:
-    """Raises NurseryError where the nursery refuses."""
+    """Raises NurseryError if the nursery refuses."""
 
     def __init__(self, log: Path, environment: Mapping[str, str], services: Path | None = None) -> None:
-        """`services`: the folder whose package hapax the children run, if not this one's."""
+        """`services`: the folder whose package hapax the children run, if it is not this one's."""
         path = os.pathsep.join(map(str, filter(None, [services, *sys.path])))
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -54,28 +54,29 @@ class Nursery:
         self._answer()
 
     def start(self, name: str, kind: str, argv: Sequence[str], log: Path, namespace: str = "") -> int:
-        """Forks a process of a kind (see MODULES); returns its pid."""
+        """Forks a process of a kind (see MODULES). Returns its pid."""
         return int(self._ask(do="start", name=name, kind=kind, argv=list(argv), log=str(log), namespace=namespace))
 
     def signal(self, name: str, number: int) -> None:
-        """Nothing happens to one that has ended."""
+        """Does nothing if the process has ended."""
         self._ask(do="signal", name=name, number=int(number))
 
     def kill(self, name: str) -> None:
-        """SIGKILL, and gone when this returns."""
+        """SIGKILL. The process is gone when this returns."""
         self._ask(do="kill", name=name)
 
     def exit_code(self, name: str) -> int | None:
-        """None: it runs. Negative: the signal that ended it."""
+        """None: it still runs. Negative: the signal that ended it."""
         code = self._ask(do="status", name=name)
         return None if code is None else int(code)
 
     def mount(self, path: Path, megabytes: int) -> None:
-        """A disk in memory of that size, seen by the children only; others reach it by `seen`."""
+        """An in-memory disk of that size. Only the children see it. Other processes access it by the path that `seen`
+        returns."""
         self._ask(do="mount", path=str(path), megabytes=megabytes)
 
     def seen(self, path: Path) -> Path:
-        """The path as this process can open it, whatever is mounted there for the children."""
+        """The path as this process can open it, even if something is mounted there for the children."""
         return Path(f"/proc/{self._process.pid}/root{path}")
 
     def close(self) -> None:
@@ -206,7 +207,7 @@ class _Children:
 
 def _serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Answers leave by a descriptor of their own: what a child prints must not be taken for one.
+    # Answers go to a descriptor of their own, so that nothing that a child prints is taken for an answer.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     children = _Children()

@@ -1,7 +1,7 @@
-"""Stands between clients and nodes, and does to single requests what a bad network does to connections.
+"""Stands between clients and nodes, and treats single requests as a bad network treats connections.
 
-Frames pass untouched unless a rule names their API key. Rules come as JSON over a control connection, a line each time
-they change; the answer is how often each action was taken. What can be done to a request:
+Frames pass unchanged unless a rule names their API key. Rules arrive as JSON over a control connection, one line for
+each change. The answer says how often each action was taken. The actions on a request:
 
     slow        it, and what follows on its connection, waits
     reset       its connection breaks before the request arrived
@@ -36,7 +36,7 @@ class Rule:
     action: Action
     after_s: float = 1.0
     share: float = 0.3
-    """Of the requests with that key."""
+    """Share of the requests with that key."""
 
 
 class Proxy:
@@ -78,21 +78,21 @@ _Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _Link:
-    """One connection of a client and its counterpart to the node."""
+    """A client's connection and the proxy's own connection to the node."""
 
     def __init__(self, proxy: Proxy, client: _Stream, node: _Stream) -> None:
         self._proxy = proxy
         self._client_reader, self._client = client
         self._node_reader, self._node = node
         self._wanted: deque[bool] = deque()
-        """For each request on its way, in order, whether the client waits for its answer."""
+        """For each request in flight, in order, whether the client waits for its answer."""
 
     async def run(self) -> None:
         answers = asyncio.ensure_future(self._pass_answers())
         try:
             await self._pass_requests()
         except (OSError, asyncio.IncompleteReadError):
-            pass  # either end broke; so does the other
+            pass  # one side broke, so the other one is closed too
         finally:
             answers.cancel()
             await asyncio.gather(answers, return_exceptions=True)
@@ -144,7 +144,7 @@ async def _read_frame(reader: asyncio.StreamReader) -> bytes:
 
 
 def _break(writer: asyncio.StreamWriter) -> None:
-    """With a reset, as a firewall that forgot the connection would."""
+    """With a reset, as a firewall that no longer knows the connection would do."""
     sock = writer.get_extra_info("socket")
     if sock is not None and not writer.is_closing():
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -166,14 +166,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 class Control:
-    """The harness's end of the control connection."""
+    """The harness's side of the control connection."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
         self._stream: _Stream | None = None
 
     async def set(self, rules: Sequence[Rule]) -> dict[str, int]:
-        """Replaces all rules; returns how often each action was taken so far."""
+        """Replaces all rules. Returns how often each action has been taken."""
         if self._stream is None:
             self._stream = await asyncio.open_connection(*self._address)
         reader, writer = self._stream

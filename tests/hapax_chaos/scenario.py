@@ -27,7 +27,7 @@ CLIENTS: Final = 2
 _PAUSE_S: Final = 0.02
 _WARM_OK: Final = 12
 _AFTER_OK: Final = 12
-"""Transactions that each client must commit before the fault begins, and after it has ended."""
+"""Number of transactions that each client must commit before the fault begins, and again after it has ended."""
 _WARM_S: Final = 60.0
 _FAULT_S: Final = 60.0
 _PROGRESS_S: Final = 60.0
@@ -40,7 +40,7 @@ _COPIES_S: Final = 15.0
 
 @dataclass(slots=True)
 class Verdict:
-    """`findings` empty: passed. Each begins with the name of what was found."""
+    """`findings` empty: passed. Each finding begins with its name."""
 
     scenario: str
     client: str
@@ -124,7 +124,7 @@ class Execution:
         await self._world.at_rest()
 
     def _start_client(self, name: str) -> None:
-        """`name` without its ending -again is the transactional id."""
+        """`name` without its suffix -again is the transactional id."""
         self._started[name] += 1
         path = self._folder / f"{name}.{self._started[name]}.jsonl"
         self._files.append(path)
@@ -144,7 +144,8 @@ class Execution:
         return [name for name in self._started if self._world.runs(name)]
 
     async def _committed(self, count: int, since: float, timeout: float, when: str) -> None:
-        """Each transactional id has committed so often since then, whichever of its processes did."""
+        """Returns once each transactional id has committed that many times since then, in whichever of its
+        processes."""
         def counts() -> Counter[str]:
             return Counter(
                 str(o.process).partition("/")[0]
@@ -164,8 +165,8 @@ class Execution:
             raise _Finding(f"no-progress: {when}, transactions committed in {timeout:.0f} s: {said}") from None
 
     def _restart_hung(self, since: float) -> None:
-        """What a supervisor does with a program that stands still. librdkafka's `send_offsets_to_transaction` may wait
-        for ever, whatever its time-out, where a coordinator was away while it asked (confluentinc/librdkafka#5511)."""
+        """Does what a supervisor does with a program that hangs. librdkafka's `send_offsets_to_transaction` may wait
+        forever, despite its time-out, if a coordinator was away during the call (confluentinc/librdkafka#5511)."""
         if self.verdict.client != "librdkafka":
             return
         now = time.monotonic()
@@ -200,7 +201,7 @@ class Execution:
                 self._world.kill(name)
 
     async def _asks_for_ever(self, name: str) -> bool:
-        """Whether a program stands in the call of librdkafka that may never return (see `_restart_hung`)."""
+        """Whether a program is in the call of librdkafka that may never return (see `_restart_hung`)."""
         log = self._world.log(name)
         before = log.stat().st_size
         self._world.nursery.signal(name, signal.SIGUSR1)
@@ -234,7 +235,7 @@ class Execution:
         (self._folder / "history.jsonl").write_text("".join(line_of(o) + "\n" for o in self.history))
 
     async def _read_everything(self) -> dict[str, tuple[int, int]]:
-        """By a fresh client, from the beginning to the known maxima; waits until no transaction is open. Returns
+        """A new client reads from the beginning to the known ends, and waits until no transaction is open. Returns
         (last stable offset, high watermark) of each partition."""
         where = [TopicPartition(self._topic, p) for p in range(PARTITIONS)]  # type: ignore[arg-type]
         settings = {
@@ -266,7 +267,7 @@ class Execution:
         return {f"{p.topic}-{p.partition}": (stable[p], last[p]) for p in where}
 
     async def _judge_copies(self, partition: int, end: int) -> list[str]:
-        """Every replica's files, byte by byte, up to the high watermark; and the sequences in them."""
+        """Compares every replica's files, byte by byte, up to the high watermark, and checks their sequences."""
         name = f"{self._topic}-{partition}"
         copies: list[Replica] = []
         with contextlib.suppress(TimeoutError):
@@ -285,7 +286,7 @@ class Execution:
         return [*replicas_equal(name, copies), *contiguous_sequences(name, batches)]
 
     def _copies(self, name: str, end: int) -> list[Replica]:
-        """Those of the replicas that have everything below `end`."""
+        """The replicas that have everything below `end`."""
         copies = []
         for process in self._world.of_kind("broker"):
             folder = self._world.nursery.seen(self._world.data(process.name)) / name
@@ -305,4 +306,4 @@ class Execution:
 
 
 class _Finding(Exception):
-    """The run cannot go on; what was found."""
+    """The run cannot continue. Holds what was found."""

@@ -1,7 +1,7 @@
 """The cluster under chaos: etcd, PID allocator, controllers, brokers and coordinators as processes of one nursery.
 
-Where the machine allows it each node lives in a network namespace of its own, else all share loopback. A world is used
-for many scenarios, each with a topic of its own, as long as it comes to rest after each.
+Where the machine allows it, each node has its own network namespace. Otherwise all share loopback. A world is used for
+many scenarios, each with its own topic, as long as it comes to rest after each.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _KAFKA, _RPC, _PUBLIC_RPC, _FRAMES, _HTTP = 9092, 9095, 9097, 9098, 9096
 
 
 class NotAtRest(Exception):
-    """The cluster did not come back to where everything serves; the text says what is missing."""
+    """The cluster did not return to a state in which everything serves. The text says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a scenario needs of its world; scenarios of one layout share worlds."""
+    """What a scenario needs of its world. Scenarios with the same layout share worlds."""
 
     brokers: int = 3
     coordinators: int = 2
@@ -58,7 +58,7 @@ class Layout:
     namespaces: bool = True
     proxied: bool = False
     disk_mb: int = 0
-    """Size of each broker's disk in memory; 0: a folder of the machine's disk."""
+    """Size of each broker's in-memory disk. 0: a folder on the machine's disk."""
     settings: tuple[tuple[str, str], ...] = ()
 
 
@@ -78,10 +78,10 @@ class Process:
 
 
 class World:
-    """`await open()`, `await close()`. Nothing that was started outlives `close`, nor the death of this process."""
+    """`await open()`, `await close()`. No process outlives `close`, or the death of this process."""
 
     def __init__(self, layout: Layout, folder: Path, seed: int, services: Path | None = None) -> None:
-        """`services`: the folder whose package hapax is put under test, if not this one's."""
+        """`services`: the folder of the package hapax to test, if it is not this one's."""
         self.layout = layout
         self._services = services
         self.folder = folder
@@ -90,12 +90,12 @@ class World:
         self._own_faults: dict[tuple[str, int, str], float] = {}
         self.processes: dict[str, Process] = {}
         self.clients: dict[str, str] = {}
-        """Client processes that run -> the same name."""
+        """Running client processes -> the same name."""
         self.view: ClusterView
         self.control: Control | None = None
         self.bridge: Bridge | None = None
         self.ended: list[str] = []
-        """What ended by itself since the last `heal`."""
+        """The processes that ended by themselves since the last `heal`."""
         self.rules = Rules(folder / "fault-rules")
         self._store: EtcdStore | None = None
         self._client_namespace = ""
@@ -209,7 +209,7 @@ class World:
 
     @property
     def bootstrap(self) -> str:
-        """For clients: every broker, through the proxy where there is one."""
+        """The address for clients: every broker, through the proxy if there is one."""
         use = "proxy" if self.layout.proxied else "kafka"
         host = "127.0.0.1" if self.layout.proxied else ""
         return ",".join(f"{host or p.host}:{p.ports[use]}" for p in self.of_kind("broker"))
@@ -268,7 +268,7 @@ class World:
             self.processes[name].frozen = False
 
     async def stop(self, name: str, timeout: float = 20.0) -> None:
-        """SIGTERM; killed where that takes too long."""
+        """SIGTERM, and SIGKILL if that takes too long."""
         self.nursery.signal(name, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             await until(lambda: not self.runs(name), timeout)
@@ -277,7 +277,7 @@ class World:
     # --- rest
 
     async def heal(self) -> None:
-        """Ends whatever may still be wrong: every rule goes, everything frozen goes on, everything dead starts."""
+        """Ends all faults: removes every rule, resumes everything frozen, and starts everything dead."""
         self.ended.clear()
         self.rules.clear()
         if self.bridge is not None:
@@ -292,7 +292,7 @@ class World:
                 self.start(process.name)
 
     async def at_rest(self, timeout: float = READY_S) -> None:
-        """Everything serves, and every replica is in sync. Raises NotAtRest."""
+        """Returns when everything serves and every replica is in sync. Raises NotAtRest."""
         missing = "nothing was looked at"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
@@ -302,7 +302,8 @@ class World:
             raise NotAtRest(missing)
 
     def supervise(self) -> str:
-        """Starts what ended by itself (a node that lost its registration does) a few times; then it is left dead."""
+        """Restarts a process that ended by itself (as a node that lost its registration does) a few times. After that
+        it stays dead."""
         for process in self.processes.values():
             if not self.runs(process.name):
                 ended = f"{process.name} ended ({self.nursery.exit_code(process.name)})"
@@ -338,7 +339,7 @@ class World:
         return ""
 
     async def own_faults(self) -> list[str]:
-        """What the nodes that run counted of their own faults since this was asked last."""
+        """The nodes' own counts of their faults since the last call."""
         found = []
         for process in self.processes.values():
             if process.kind == "etcd":
@@ -351,7 +352,7 @@ class World:
         return found
 
     def events(self) -> Iterator[str]:
-        """Lines of the nodes' logs that somebody should look at."""
+        """Lines of the nodes' logs that need a person's attention."""
         for process in self.processes.values():
             log = self.log(process.name)
             if process.kind != "etcd" and log.exists():
@@ -368,7 +369,7 @@ async def until(condition: Callable[[], bool], timeout: float) -> None:
 
 
 async def scraped(address: tuple[str, int], timeout: float) -> list[str]:
-    """Lines of a process's metrics; none where they cannot be read now."""
+    """Lines of a process's metrics. Empty if they cannot be read now."""
     try:
         async with asyncio.timeout(timeout):
             reader, writer = await asyncio.open_connection(*address)
@@ -382,13 +383,13 @@ async def scraped(address: tuple[str, int], timeout: float) -> list[str]:
 
 
 async def measured(address: tuple[str, int], metric: str, timeout: float = 1.0) -> float:
-    """A metric without labels; 1 where it cannot be read now."""
+    """A metric without labels. 1 if it cannot be read now."""
     lines = await scraped(address, timeout)
     return next((float(line.split()[-1]) for line in lines if line.startswith(metric + " ")), 1.0)
 
 
 def own_faults(lines: list[str]) -> dict[str, float]:
-    """What a process counts of its own faults (rule 25), by metric and labels."""
+    """A process's counts of its own faults (rule 25), by metric and labels."""
     own = tuple(f"{metric.name}{{" for metric in (SELF_CORRECTIONS, TASK_FAILURES))
     return {name: float(number) for name, _, number in (line.rpartition(" ") for line in lines if line.startswith(own))}
 

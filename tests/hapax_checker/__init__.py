@@ -1,11 +1,11 @@
-"""Decides from a history alone whether the log kept its promises. Pure: records in, a report out.
+"""Decides from a history alone whether the log kept its guarantees. Pure: takes records, returns a report.
 
     report = check(read_lines(open("history.jsonl")))
     assert report.valid, report
 
 The definitions follow the Kafka workload of Jepsen (jepsen.tests.kafka): processes append unique values to
-topic-partitions and poll them, in transactions; the order of the offsets gives the order of the versions. What a
-history of clients cannot show (replicas, sequence numbers, leaders) has checks of its own in `invariants`.
+topic-partitions and poll them, in transactions. The order of the offsets gives the order of the versions. What a
+history of clients cannot show (replicas, sequence numbers, leaders) is checked in `invariants`.
 """
 
 from __future__ import annotations

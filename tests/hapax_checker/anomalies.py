@@ -33,7 +33,7 @@ def aborted_read(known: Knowledge) -> Iterator[str]:
         if operation.type == "fail"
         for key, _, value in operation.sends()
     }
-    # A value that was sent again, by an operation that may have committed, tells nothing.
+    # A value that was sent again by an operation that may have committed proves nothing.
     failed = {sent: o for sent, o in failed.items() if all(w.type == "fail" for w in known.writers[sent])}
     for operation in known.done:
         if operation.type == "ok":
@@ -56,7 +56,7 @@ def precommitted_read(known: Knowledge) -> Iterator[str]:
 
 
 def lost_write(known: Knowledge) -> Iterator[str]:
-    """A value that must exist, below one that was read, but that no reader saw."""
+    """A value that must exist, below a value that was read, but that no reader saw."""
     for key, versions in known.versions.items():
         read = known.read_by_ok.get(key)
         if not read:
@@ -70,7 +70,7 @@ def lost_write(known: Knowledge) -> Iterator[str]:
 
 
 def unseen(known: Knowledge) -> Iterator[str]:
-    """Acknowledged, and not among all that was ever read."""
+    """A value was acknowledged but is not among all values that were ever read."""
     for operation in known.done:
         if operation.type == "ok":
             for key, offset, value in operation.sends():
@@ -79,7 +79,7 @@ def unseen(known: Knowledge) -> Iterator[str]:
 
 
 def torn(known: Knowledge) -> Iterator[str]:
-    """A transaction of unknown outcome of which something was read, and something not, even at the end."""
+    """Of a transaction with unknown outcome, some values were read and others were not, even at the end."""
     for operation in known.done:
         if operation.type == "info" and operation.f == "txn" and id(operation) in known.committed:
             missing = [
@@ -92,7 +92,7 @@ def torn(known: Knowledge) -> Iterator[str]:
 
 
 def phantom(known: Knowledge) -> Iterator[str]:
-    """A value was read that no writer ever sent."""
+    """A value was read that no writer has sent."""
     for key, log in known.values_at.items():
         for offset, values in log.items():
             for value in values:

@@ -1,4 +1,4 @@
-"""All checks of a history, and what of it is allowed."""
+"""All checks of a history, and which of their findings are allowed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hapax_checker.record import Operation, completions
 from hapax_checker.versions import Knowledge
 
 ALLOWED_ALWAYS: Final = frozenset({"int-send-skip", "G0", "G1c-with-ww"})
-"""Other producers' records may stand between two of one transaction, and transactions interleave in a log."""
+"""Records of other producers may stand between two records of one transaction, and transactions interleave in a log."""
 
 ALLOWED_UNDER_SUBSCRIBE: Final = frozenset({"poll-skip", "nonmonotonic-poll"})
-"""A rebalance moves positions without telling the operation."""
+"""A rebalance moves positions without notice to the operation."""
 
 _NAMED: Final[dict[str, Callable[[Knowledge], Iterator[str]]]] = {
     "inconsistent-offsets": anomalies.inconsistent_offsets,
@@ -38,7 +38,7 @@ _SHOWN: Final = 5
 
 @dataclass
 class Report:
-    """What was found: name of the anomaly -> sentences (all of them)."""
+    """The findings: name of the anomaly -> all its sentences."""
 
     operations: int
     values: int
@@ -50,7 +50,7 @@ class Report:
         return not self.anomalies
 
     def sentences(self, each: int = _SHOWN) -> list[str]:
-        """`name: sentence`, at most `each` of a name."""
+        """`name: sentence`, at most `each` for one name."""
         return [f"{name}: {s}" for name, found in self.anomalies.items() for s in found[:each]]
 
     def __str__(self) -> str:
@@ -60,9 +60,9 @@ class Report:
 
 
 def check(history: Iterable[Operation], *, subscribe: bool | None = None) -> Report:
-    """Judges a whole history, final reads included.
+    """Judges a whole history, including the final reads.
 
-    `subscribe`: whether consumers got their keys by group membership; by default, whether any operation says so.
+    `subscribe`: whether consumers got their keys by group membership. By default, whether any operation says so.
     """
     recorded = list(history)
     if subscribe is None:

@@ -1,4 +1,4 @@
-"""Exactly once, counted: inputs against outputs, and replayed commits against what became visible."""
+"""Exactly once, by counting: compares inputs with outputs, and replayed commits with what became visible."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 
 def one_to_one(inputs: Iterable[Hashable], outputs: Iterable[Hashable]) -> list[str]:
-    """Read-process-write: each input has exactly one output, and there is no other. Name an output by its input."""
+    """Read-process-write: each input has exactly one output, and there are no others. An output is named by its
+    input."""
     wanted, found = Counter(inputs), Counter(outputs)
     sentences = []
     lost, extra = wanted - found, found - wanted
@@ -34,7 +35,8 @@ class TokenTry(NamedTuple):
 
 
 def token_outcomes(tries: Iterable[TokenTry], visible: Iterable[Hashable]) -> list[str]:
-    """A replayed commit happens once: of all tries of a token that was ever answered, one is visible, whole."""
+    """A replayed commit happens once: of all attempts with a token that was ever answered, exactly one is visible, as a
+    whole."""
     seen = set(visible)
     by_token: dict[tuple[str, int], list[TokenTry]] = defaultdict(list)
     for one in tries:

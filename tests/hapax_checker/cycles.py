@@ -1,8 +1,8 @@
 """Dependencies between transactions, and the cycles in them.
 
-ww: the writer of the previous index -> the writer of this one. wr: the writer of a value -> each reader of it.
-G0 is a cycle of ww edges alone, G1c one with at least one wr edge. Values may interleave in Kafka's logs, since a
-transaction takes no locks: so ww edges say nothing about isolation, and only a G1c of wr edges alone is fatal.
+ww: the writer of the previous index -> the writer of this one. wr: the writer of a value -> each reader of it. G0 is a
+cycle of ww edges alone, G1c one with at least one wr edge. Values may interleave in Kafka's logs, because a transaction
+takes no locks. So ww edges say nothing about isolation, and only a G1c of wr edges alone is an error.
 """
 
 from __future__ import annotations

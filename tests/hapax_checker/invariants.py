@@ -1,4 +1,4 @@
-"""What must hold inside the cluster, judged from what was collected there: batches, replicas, leaders, ids."""
+"""Invariants inside the cluster, checked on data that was collected there: batches, replicas, leaders, ids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SEQUENCES = 1 << 31
 
 
 class Batch(NamedTuple):
-    """A batch header in a partition's log, control batches left out. `base_sequence` -1: exempt."""
+    """A batch header in a partition's log. Control batches are left out. `base_sequence` -1: exempt."""
 
     base_offset: int
     producer_id: int
@@ -29,9 +29,9 @@ class Replica(NamedTuple):
 
 
 def contiguous_sequences(partition: str, batches: Iterable[Batch], *, begin_anywhere: bool = False) -> list[str]:
-    """Per (producer id, epoch) the sequences follow each other, and begin at 0; they wrap to 0 after 2^31 - 1.
+    """For each (producer id, epoch), the sequences are consecutive and begin at 0. They wrap to 0 after 2^31 - 1.
 
-    `begin_anywhere`: the log was cut at its start, or producers go on from a saved sequence.
+    `begin_anywhere`: the log was cut at its start, or producers continue from a saved sequence.
     """
     following: dict[tuple[int, int], int] = {}
     epochs: dict[int, int] = {}
@@ -55,7 +55,8 @@ def contiguous_sequences(partition: str, batches: Iterable[Batch], *, begin_anyw
 
 
 def stable_offsets(ends: Mapping[str, tuple[int, int]]) -> list[str]:
-    """Once all is healed and decided. `ends`: partition -> (last stable offset, high watermark)."""
+    """To be checked once everything is healed and decided. `ends`: partition -> (last stable offset, high
+    watermark)."""
     return [
         f"stuck-stable-offset: {partition} is stable to {stable}, and ends at {last}"
         for partition, (stable, last) in ends.items()
@@ -64,7 +65,7 @@ def stable_offsets(ends: Mapping[str, tuple[int, int]]) -> list[str]:
 
 
 def replicas_equal(partition: str, replicas: Sequence[Replica]) -> list[str]:
-    """Byte by byte up to the lowest high watermark of the copies."""
+    """Compares byte by byte, up to the lowest high watermark of the copies."""
     if len(replicas) < 2:
         return []
     bound = min(replica.high_watermark for replica in replicas)
@@ -89,7 +90,7 @@ def replicas_equal(partition: str, replicas: Sequence[Replica]) -> list[str]:
 
 
 def one_leader_per_epoch(seen: Iterable[tuple[str, int, object]]) -> list[str]:
-    """`seen`: (partition or shard, its epoch, who served it), as often as observed."""
+    """`seen`: (partition or shard, its epoch, the process that served it), one for each observation."""
     leaders: dict[tuple[str, int], set[object]] = defaultdict(set)
     for what, epoch, who in seen:
         leaders[what, epoch].add(who)
@@ -101,8 +102,8 @@ def one_leader_per_epoch(seen: Iterable[tuple[str, int, object]]) -> list[str]:
 
 
 def ids_never_reused(given: Iterable[tuple[int, int, object]]) -> list[str]:
-    """`given`: (producer id, epoch, to whom) of every identity handed out; a repeated answer to the same one is none
-    of another's."""
+    """`given`: (producer id, epoch, the holder) of every identity that was handed out. A repeated answer to the same
+    holder is allowed."""
     holders: dict[tuple[int, int], set[object]] = defaultdict(set)
     for producer_id, epoch, who in given:
         holders[producer_id, epoch].add(who)

@@ -1,4 +1,5 @@
-"""Compacted topics: the newest value of each key stays, a deleted key stays deleted, and a time finds its records."""
+"""Compacted topics: the newest value of each key stays, a deleted key stays deleted, and a time lookup finds its
+record."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import NamedTuple
 
 
 class KeyWrite(NamedTuple):
-    """One write of a key, a deletion where the value is None. Values are unique; writes of one key follow each other.
+    """One write of a key, or a deletion if the value is None. Values are unique. Writes of one key follow each other.
     """
 
     key: str
@@ -18,21 +19,22 @@ class KeyWrite(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What one reader found from the beginning to `end`."""
+    """What one reader found between the beginning and `end`."""
 
     end: int
     sees_deletions: bool
-    """It was faster than tombstones go: else it may have read a value and missed its deletion."""
+    """It was faster than the retention of tombstones. Otherwise it may have read a value and missed its deletion."""
     records: Sequence[tuple[int, str, str | None]]
     """(offset, key, value) in the order of reading."""
 
 
 def newest_of_each_key(writes: Sequence[KeyWrite], reading: Reading, known: int | None = None) -> list[str]:
-    """Holds a reading against the acknowledged writes below its end. `known`: so many of the writes had begun when the
-    end was asked for; what came later may be there or not."""
+    """Compares a reading with the acknowledged writes below its end. `known`: how many of the writes had begun when the
+    end was requested. Later ones may be there or not."""
     acknowledged: dict[str, KeyWrite] = {}
     doubtful: set[str] = set()
-    """Keys with a write that may lie at the reading's end or beyond: compaction may take what it follows meanwhile."""
+    """Keys with a write that may be at the reading's end or beyond. Meanwhile compaction may remove earlier writes of
+    these keys."""
     for number, write in enumerate(writes):
         if write.offset < 0 or write.offset >= reading.end or (known is not None and number >= known):
             doubtful.add(write.key)
@@ -70,14 +72,14 @@ def newest_of_each_key(writes: Sequence[KeyWrite], reading: Reading, known: int 
 
 
 class Current(NamedTuple):
-    """A record that was certainly there when somebody asked for a time: read before, and not overwritten after."""
+    """A record that was certainly there at the time of a lookup: read before it, and not overwritten after it."""
 
     offset: int
     timestamp: int
 
 
 def by_time(there: Iterable[Current], timestamp: int, answer: int | None) -> list[str]:
-    """`answer`: the first offset at or after `timestamp`, None where there is said to be none."""
+    """`answer`: the first offset at or after `timestamp`. None: the answer was that there is none."""
     first = min((one.offset for one in there if one.timestamp >= timestamp), default=None)
     if first is None or (answer is not None and answer <= first):
         return []

@@ -1,4 +1,4 @@
-"""The record of a history, and its form as one JSON object a line.
+"""The record of a history, and its form as one JSON object per line.
 
 A process is one producer plus one consumer. Each operation has a record of type `invoke`, and later one of type
 `ok` (it took effect), `fail` (it certainly took none) or `info` (unknown); a missing outcome counts as `info`.
@@ -32,7 +32,7 @@ Kind = Literal["invoke", "ok", "fail", "info"]
 
 @dataclass(slots=True)
 class Operation:
-    """One record. `time`: seconds since the history's beginning, for the reader of a report only."""
+    """One record. `time`: seconds since the history's beginning, only for the reader of a report."""
 
     index: int
     process: int | str
@@ -66,7 +66,7 @@ class Operation:
 
 
 def read_lines(lines: Iterable[str]) -> list[Operation]:
-    """Raises ValueError or TypeError for a line that is no record."""
+    """Raises ValueError or TypeError for an invalid line."""
     return [Operation(**json.loads(line)) for line in lines if line.strip()]
 
 
@@ -86,8 +86,8 @@ def line_of(operation: Operation) -> str:
 
 
 def completions(history: Iterable[Operation]) -> list[Operation]:
-    """One record an operation, in the order of completion: an operation without one is `info` as it was invoked, and
-    comes where its process's next operation begins (or last)."""
+    """One record per operation, in the order of completion. An operation without a completion counts as `info` as it
+    was invoked. It is placed before its process's next operation, or last."""
     done: list[Operation] = []
     running: dict[int | str, Operation] = {}
     for operation in history:

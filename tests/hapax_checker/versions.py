@@ -1,4 +1,4 @@
-"""What the history says about each key's log: the order of versions, who wrote what, who read what."""
+"""What the history says about each key's log: the order of versions, their writers, and their readers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hapax_checker.record import Key, Operation, Value
 
 
 class Versions:
-    """The log of one key as dense indices: offsets that hold nothing known (markers, aborted records) are dropped."""
+    """The log of one key as dense indices: offsets without known content (markers, aborted records) are dropped."""
 
     __slots__ = ("at_index", "first", "last", "offsets")
 
@@ -24,10 +24,10 @@ class Versions:
 
 
 class Knowledge:
-    """Built once from the completions; every check reads it.
+    """Built once from the completions. Every check reads it.
 
-    A send counts in the order of versions only if it must have committed: its operation is ok, or info and an ok
-    operation read one of its values. Polls always count, those of failed operations too.
+    A send counts in the order of versions only if it must have committed: its operation is ok, or it is info and an ok
+    operation read one of its values. Polls always count, even those of failed operations.
     """
 
     def __init__(self, done: Sequence[Operation]) -> None:
@@ -60,9 +60,9 @@ class Knowledge:
         return any(value in self.read_by_ok.get(key, ()) for key, _, value in operation.sends())
 
     def index_runs(self, operation: Operation, what: str) -> Iterator[tuple[Key, list[int], list[Value]]]:
-        """Per key the indices at which an operation's values stand, in the order of its micro-operations; `what` is
-        `poll` or `send`. Of a value that stands at several indices the first counts for reading on, so that a
-        duplicate is reported once, as a duplicate."""
+        """For each key, the indices of an operation's values, in the order of its micro-operations. `what` is `poll` or
+        `send`. If a value has several indices, only the first counts for further reading, so that a duplicate is
+        reported once, as a duplicate."""
         runs: dict[Key, list[Value]] = {}
         if what == "poll":
             for key, pairs in operation.polls():

@@ -25,13 +25,13 @@ from scenarios.partition_log import Entry, filter_aborted
 MOVING: Final = frozenset({
     ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE,
 })
-"""Answers after which the verifier looks for the shard's owner and asks again."""
+"""Answers after which the verifier looks for the shard's owner and repeats the question."""
 
 _SETTINGS: Final = Settings()
 
 
 def partition_of(name: str) -> str:
-    """Of a leader or a copy: "p0" and "p0.2" belong to "p0"."""
+    """The partition of a leader or a copy: "p0" and "p0.2" belong to "p0"."""
     return name.partition(".")[0]
 
 
@@ -40,7 +40,7 @@ def topic_id(name: str) -> TopicId:
 
 
 class Log:
-    """What `Replica` needs of a `SegmentLog`: batches as they were written. All of it is synced at once."""
+    """The part of `SegmentLog` that `Replica` needs: batches as they were written. Everything is synced at once."""
 
     def __init__(self, batches: tuple[bytes, ...] = ()) -> None:
         self.batches = batches
@@ -56,10 +56,10 @@ class Log:
         self.end_offset = last_offset + 1
 
     def note_aborted(self, aborted: object) -> None:
-        """Recovery replays the whole log: it finds them again."""
+        """Not needed, because recovery replays the whole log and finds them again."""
 
     def write_leader_epochs(self, entries: object) -> None:
-        """As above."""
+        """Not needed either."""
 
 
 class Clock:
@@ -71,14 +71,14 @@ class Clock:
 
 
 class Port:
-    """What `ReplicaContext` asks of the rest of the process: kept until the event is over."""
+    """Requests of `ReplicaContext` to the rest of the process. They are kept until the event is over."""
 
     def __init__(self) -> None:
         self.asked: list[Question] = []
         self.reconsider = False
 
     def request(self, replica: Replica) -> None:
-        """To sync its log: done at the end of the event."""
+        """Requests a sync of its log, which is done at the end of the event."""
 
 
 class Connection(NamedTuple):
@@ -86,14 +86,14 @@ class Connection(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What a handler knows of a request's connection."""
+    """What a handler is told about a request's connection."""
 
     api_version: int
     connection: Connection
 
 
 class ClientCall(ProduceCall):
-    """A Produce of one partition, and where its answer goes."""
+    """A Produce request for one partition, and the receiver of its answer."""
 
     __slots__ = ("client", "outbox", "partition", "value")
 
@@ -148,24 +148,25 @@ class Broker(Component):
     def __init__(
         self, name: str, coordinator: str = "c1", *, clients: tuple[str, ...] = (), alike: bool = False
     ) -> None:
-        """`clients`: it may die, and these have connections to it. `alike`: as another one."""
+        """`clients`: the broker may die, and these have connections to it. `alike`: it is interchangeable with another
+        one."""
         self.name = name
         self.partition = partition_of(name)
         self.alike = alike
         self.outbox = Outbox()
         self.clients = clients
         self.coordinator = coordinator
-        """The shard's owner as far as this node knows."""
+        """The shard's owner, as far as this node knows."""
         self.process = 1
         self.waiting: tuple[Question, ...] = ()
-        """Asked again as soon as it knows another owner."""
+        """Questions that are repeated as soon as it knows another owner."""
         self.replica: Replica
         self._start(Log(), 1)
 
     @property
     def _suffix(self) -> str:
-        """What ends a value's name here, and is not written: partitions that are alike have the same bytes in their
-        logs."""
+        """The suffix of values' names here, which is not written: interchangeable partitions have the same bytes in
+        their logs."""
         return "@" + self.partition
 
     def _start(self, log: Log, leader_epoch: int) -> None:
@@ -283,7 +284,7 @@ class Broker(Component):
         return [Choice("crash", "broker crash")] if self.clients else []
 
     def act(self, choice: str) -> list[Effect]:
-        """Its process dies and comes back: what was synced is there."""
+        """Its process dies and restarts. Synced data is still there."""
         self.waiting = ()
         self.process += 1
         self._start(Log(self.replica.log.batches), self.replica.leader_epoch + 1)  # type: ignore[attr-defined]
@@ -292,10 +293,10 @@ class Broker(Component):
     def ignores(self, body: tuple[Any, ...]) -> bool:
         return body[0] == "verified" and body[1][0] != self.process
 
-    # --- what one sees ------------------------------------------------------------------------------------------------
+    # --- what is visible ----------------------------------------------------------------------------------------------
 
     def view(self) -> tuple[tuple[str, ...], int, int]:
-        """(what a read_committed reader sees, how many transactions are open, how many writes are parked)."""
+        """(what a read_committed reader sees, number of open transactions, number of parked writes)."""
         machine = self.replica.machine
         entries = [entry_of(batch) for batch in self.replica.log.batches]  # type: ignore[attr-defined]
         stable = [entry for entry in entries if entry.header.last_offset < machine.last_stable_offset]

@@ -1,4 +1,4 @@
-"""The state of a component as a hashable value: equal values are one state, whatever objects they are made of."""
+"""The state of a component as a hashable value. Equal values are one state, whatever objects they consist of."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ATOMS: Final = (int, str, bytes, bool, float, type(None), Enum, types.FunctionT
 _LEFT_OUT: Final[dict[type, frozenset[str]]] = {
     ProducerTable: frozenset({"_at", "_hand"}),
 }
-"""Attributes that no later step depends on: where the last look-up was, and where the sweep is."""
+"""Attributes on which no later step depends: the place of the last look-up, and the position of the sweep."""
 
 _OPAQUE: Final = (Settings, LogMaintenance, RecordCounter)
-"""Constant, or without a part in what is explored."""
+"""Constant, or irrelevant to the exploration."""
 
 
 
@@ -31,7 +31,7 @@ def freeze(value: Any) -> Hashable:
 
 
 def _freeze(value: Any, above: dict[int, int]) -> Hashable:
-    """`above`: the objects that this one is reached through, so that a way back to one of them ends."""
+    """`above`: the objects through which this one was reached, so that cycles end."""
     kind = type(value)
     if isinstance(value, _ATOMS):
         return value
@@ -74,7 +74,7 @@ _slots: dict[type, tuple[str, ...]] = {}
 
 
 def _attributes(kind: type) -> tuple[str, ...]:
-    """All slots, those of the bases included."""
+    """All slots, including those of the bases."""
     found = _slots.get(kind)
     if found is None:
         found = _slots[kind] = tuple(

@@ -1,7 +1,7 @@
 """Producers: the real `ClientProducer` with an application's plan, and one that numbers its batches as librdkafka does.
 
-A plan is a sequence of transactions; what the application knows of each in the end is what the invariants hold the
-cluster to.
+A plan is a sequence of transactions. The invariants compare the cluster with what the application knows of each
+transaction at the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hapax_explore.component import Choice, Close, Component, Drop, Effect, Send
 NOW = Millis(0)
 _DEADLINE = Millis(1 << 40)
 _TAKEN_OVER = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
-"""Another producer has the id, or the transaction was past its limit."""
+"""Another producer has the id, or the transaction exceeded its limit."""
 UNKNOWN, COMMITTED, ABORTED = "unknown", "committed", "aborted"
 
 
@@ -35,24 +35,24 @@ class Planned(NamedTuple):
     """One transaction."""
 
     records: tuple[tuple[str, str], ...]
-    """(partition, value), each a batch of its own."""
+    """(partition, value), each in its own batch."""
     ends: str = "commit"
-    """Or "abort", or "either"."""
+    """One of "commit", "abort" and "either"."""
     offset: int = -1
-    """The group's position that it commits with them; none: -1."""
+    """The group's position that the transaction commits; -1: none."""
 
 
 class Outcome(NamedTuple):
-    """What the application knows of a transaction that it began."""
+    """What the application knows of a transaction that it has begun."""
 
     records: tuple[tuple[str, str], ...]
     end: str
-    """Committed, aborted, or unknown: the producer ended before it was answered."""
+    """Committed, aborted, or unknown: the producer ended before it got an answer."""
     offset: int = -1
 
 
 class Connected(Component):
-    """What both producers do with connections: one to each partition's leader, one to the coordinator."""
+    """What both producers do with connections: one to each partition's leader, and one to the coordinator."""
 
     def __init__(self, name: str, transactional_id: str, coordinator: str) -> None:
         self.name = name
@@ -62,16 +62,16 @@ class Connected(Component):
         self.connections: dict[str, int] = {}
         self.last_connections: dict[str, int] = {}
         self.numbered_per_node = False
-        """Connections: else through all of them."""
+        """Connections are numbered for each node. False: over all nodes."""
         self.former = ""
-        """The coordinator before, which a node that is cut off may still name."""
+        """The previous coordinator, which a node that is cut off may still name."""
         self.leaders: dict[str, tuple[int, str]] = {}
-        """Of partitions with several copies: (epoch, copy)."""
+        """For partitions with several copies: (epoch, copy)."""
         self.asked: tuple[Any, ...] = ()
         """The call to the coordinator that is not answered yet."""
         self.asked_at = ""
         self.stuck = False
-        """It is answered that the node is not the coordinator, and no other one is known yet."""
+        """The node has answered that it is not the coordinator, and no other one is known yet."""
         self.out: list[Effect] = []
 
     def _connection(self, to: str) -> int:
@@ -114,14 +114,14 @@ class Connected(Component):
             self._ask(*self.asked)
 
     def _do_mislead(self, rest: str) -> None:
-        """Asks a node that is cut off from the store where its coordinator is."""
+        """Asks a node that is cut off from the store for its coordinator."""
         if self.former.startswith("g"):
             self.former, self.group = self.group, self.former
         else:
             self.former, self.coordinator = self.coordinator, self.former
 
     def _again(self, former: str) -> None:
-        """The call is repeated: at the coordinator that is known by now, or once there is one."""
+        """Repeats the call at the coordinator that is known by now, or once there is one."""
         if self.former and former in (self.coordinator, self.group):
             self._do_mislead("")
         if self.asked and former != self._owner_for(self.asked[0]):
@@ -179,7 +179,7 @@ class Connected(Component):
             self._lost(source)
 
     def _lost(self, source: str) -> None:
-        """A connection is gone, and with it the answers to what was sent on it."""
+        """A connection is gone, and with it the answers to the requests on it."""
         self._close(source)
         if source == self.asked_at:
             if self.asked:
@@ -192,7 +192,7 @@ class Connected(Component):
 
 
 class NativeProducer(Connected):
-    """This project's client: its machine decides, this carries out, as `hapax.client` does."""
+    """This project's client: its machine decides, and this class carries the decisions out, as `hapax.client` does."""
 
     def __init__(
         self, name: str, plan: tuple[Planned, ...], *, version: int, transactional_id: str = "tx",
@@ -210,18 +210,18 @@ class NativeProducer(Connected):
         self.may_die = may_die
         self.dead = False
         self.flying: dict[str, tuple[Batch, tuple[int, str]]] = {}
-        """By value: the batch, and the leader that it was sent to."""
+        """By value: the batch, and the leader to which it was sent."""
         self.homeless: dict[str, tuple[Batch, tuple[int, str]]] = {}
-        """Those that it would not take since it does not lead, until another one is known."""
+        """Batches that a node refused because it does not lead. They wait until another leader is known."""
         self.acknowledged: tuple[str, ...] = ()
         self.outcomes: tuple[Outcome, ...] = ()
         self.offsets_sent = True
         self.failed_by = 0
-        """The code that it failed for good with."""
+        """The code of the error after which it failed for good."""
         self.reads = reads
-        """How often the application still looks where its group stands, between transactions."""
+        """How many more times the application reads the group's position between transactions."""
         self.positions: tuple[tuple[int, int], ...] = ()
-        """What it found: (how many transactions had begun, position)."""
+        """What it read: (number of transactions begun before, position)."""
 
     # --- the application ----------------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class NativeProducer(Connected):
         self.outcomes = (*self.outcomes, Outcome(planned.records, UNKNOWN, planned.offset))
 
     def _do_offsets(self, rest: str) -> None:
-        """Version 1 registers the group first; the offsets follow its answer."""
+        """Version 1 registers the group first. The offsets follow after the answer."""
         self.machine.offsets_sent()
         if self.version < 2:
             self._ask("add", *self.machine.identity, ("offsets",))
@@ -294,7 +294,7 @@ class NativeProducer(Connected):
         self._lost(source)
 
     def _do_expire(self, rest: str) -> None:
-        """delivery.timeout.ms is over for all that is not delivered."""
+        """delivery.timeout.ms has passed for everything that is not delivered."""
         self.machine.expire(Millis(_DEADLINE + 1))
 
     def _do_die(self, rest: str) -> None:
@@ -392,7 +392,7 @@ class NativeProducer(Connected):
 
     def view(self) -> tuple[Any, ...]:
         """(outcomes, whether it still waits for something, positions that it has read, whether it has failed for good
-        although nobody has fenced it)."""
+        although no other producer has fenced it)."""
         waits = not self.dead and (bool(self.asked) or self.machine.state not in (State.READY, State.FATAL_ERROR))
         broken = self.machine.state is State.FATAL_ERROR and self.failed_by not in _TAKEN_OVER
         return self.outcomes, waits, self.positions, broken
@@ -405,9 +405,9 @@ def _identity(producer_id: int, epoch: int) -> Any:
 
 
 class OldProducer(Connected):
-    """A version-1 client that numbers as librdkafka does: what an abort gives up leaves no trace in its sequences, and
-    the next transaction's batches have the same numbers, under the same epoch. What it sent on a connection that it
-    gave up may arrive at any later time.
+    """A version-1 client that numbers its batches as librdkafka does. Records that an abort gives up leave no trace in
+    its sequences: the next transaction's batches have the same numbers, under the same epoch. Batches on a connection
+    that it gave up may arrive at any later time.
     """
 
     def __init__(
@@ -463,7 +463,7 @@ class OldProducer(Connected):
         self._ask("end", *self.identity, True, 1)
 
     def _do_abort(self, rest: str) -> None:
-        """What waits is purged, and what was sent but not answered, too."""
+        """Purges waiting batches, and also those that were sent and not answered."""
         if self.asked:
             return
         self.state, self.committing = "ending", False
@@ -476,7 +476,8 @@ class OldProducer(Connected):
         self._lost(source)
 
     def _do_giveup(self, partition: str) -> None:
-        """message.timeout.ms: the connection is closed, the batches have failed, and the application aborts."""
+        """message.timeout.ms has passed: the connection is closed, the batches have failed, and the application
+        aborts."""
         self._close(partition)
         self.flying, self.unsent = (), ()
         self.state = "failed"

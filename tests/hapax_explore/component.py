@@ -1,4 +1,4 @@
-"""What a component of an explored composition is, and what it can ask of the network between them."""
+"""A component of an explored composition, and what it can ask of the network between the components."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from typing import Any, NamedTuple
 
 
 class Choice(NamedTuple):
-    """Something that a component may do by itself."""
+    """An action that a component may take by itself."""
 
     name: str
     cost: str = ""
-    """Which budget it uses up. Empty: as often as it is possible."""
+    """The budget that it uses up. Empty: it may happen at any time."""
     late: bool = False
-    """It also happens, for nothing, once nothing else can: a timer, or a failure that somebody notices in the end."""
+    """It also happens, without using a budget, once nothing else can happen: a timer, or a failure that is noticed in
+    the end."""
 
 
 class Send(NamedTuple):
-    """A message. In one channel messages keep their order; without a channel they come in any order."""
+    """A message. Messages in one channel keep their order. Without a channel they arrive in any order."""
 
     to: str
     body: tuple[Any, ...]
@@ -24,14 +25,14 @@ class Send(NamedTuple):
 
 
 class Close(NamedTuple):
-    """The sender gives a connection up: what it sent may still arrive, or not, and answers do not."""
+    """The sender gives up a connection: its messages may still arrive or not, and answers no longer arrive."""
 
     requests: str
     answers: str
 
 
 class Drop(NamedTuple):
-    """What was sent on a connection that was given up does not arrive any more."""
+    """Messages on a connection that was given up no longer arrive."""
 
     requests: str
 
@@ -47,16 +48,16 @@ Effect = Send | Close | Drop | Tell
 
 
 class Component:
-    """One party: real machines, and the glue that its service has between them. `receive` and `act` change it.
+    """One party: real machines, and the code that its service has around them. `receive` and `act` change it.
 
-    A component is copied by pickle and compared by its canonical value, so it holds no functions of its own, no
-    clocks and nothing that is shared with another one.
+    A component is copied by pickle and compared by its canonical value, so it holds no functions, no clocks and no
+    objects that it shares with another component.
     """
 
     name: str
 
     def receive(self, body: tuple[Any, ...]) -> list[Effect]:
-        """A message has come."""
+        """A message has arrived."""
         raise NotImplementedError
 
     def choices(self) -> list[Choice]:
@@ -66,9 +67,9 @@ class Component:
         raise NotImplementedError
 
     def ignores(self, body: tuple[Any, ...]) -> bool:
-        """Whether this message would change nothing, now and at any later time: it need not be carried at all."""
+        """Whether this message would change nothing, now and at any later time, so that it need not be sent at all."""
         return False
 
     def view(self) -> Any:
-        """What the invariants look at; hashable."""
+        """What the invariants examine. Hashable."""
         return None

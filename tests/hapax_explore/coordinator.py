@@ -1,4 +1,4 @@
-"""An owner of a transaction shard: the real `TransactionShard`, and what `coordinator/transactions.py` has around it.
+"""An owner of a transaction shard: the real `TransactionShard`, and what `coordinator/transactions.py` adds to it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def name_of(partition: TransactionPartition) -> str:
 
 
 class Ids:
-    """Producer ids count from 1000; those of another owner are others."""
+    """Producer ids start at 1000. Another owner uses another range."""
 
     def __init__(self, first: int) -> None:
         self.next = first
@@ -81,7 +81,7 @@ class Ids:
 
 
 class Coordinator(Owner):
-    """Of a transaction shard."""
+    """The key of a transaction shard's record."""
 
     def __init__(
         self, name: str, log: str, told: tuple[str, ...], *, serves: bool = True, successor: str = "",
@@ -91,7 +91,7 @@ class Coordinator(Owner):
         self.ids = Ids(first_id)
         self.group_owner = group_owner
         self.leaders: dict[str, tuple[int, str]] = {}
-        """Of partitions with several copies: (epoch, copy)."""
+        """For partitions with several copies: (epoch, copy)."""
         self.held: list[Call] = []
         self.tickets = 0
         self._begin_load()
@@ -103,9 +103,9 @@ class Coordinator(Owner):
         self.timers: dict[str, int] = {}
         self.postponed: list[str] = []
         self.marking: dict[str, tuple[SendMarkers, tuple[tuple[int, str], ...]]] = {}
-        """Of each transaction: its markers, and those on their way."""
+        """For each transaction: its markers, and those in flight."""
         self.checking: dict[int, tuple[Call, tuple[WinnerCheck, ...], tuple[WinnerCheck, ...]]] = {}
-        """Commits that ask what their winners have written: what is not answered yet, and what is missing."""
+        """Commits that ask what their winners have written: the open questions, and the missing records."""
 
     def _load(self, record: Any, offset: int) -> None:
         self.machine.load(record)
@@ -359,7 +359,7 @@ class Coordinator(Owner):
         self._fire(txid, self.timers.pop(txid))
 
     def _do_early_timer(self, txid: str) -> None:
-        """A coarse clock: the loop's timer comes a millisecond early."""
+        """A coarse clock: the loop's timer fires a millisecond early."""
         self._fire(txid, self.timers.pop(txid) - 1)
 
     def _fire(self, txid: str, at: int) -> None:
@@ -376,7 +376,7 @@ class Coordinator(Owner):
             self.queue.append(Unit((decision.record,), None))
 
     def _do_resend(self, txid: str) -> None:
-        """The call with the markers had no answer in time; what was sent may still arrive."""
+        """The call with the markers timed out. Its messages may still arrive."""
         sent, waiting = self.marking[txid]
         self.marking[txid] = sent, ()
         self._marked(txid, sent, [
@@ -384,7 +384,7 @@ class Coordinator(Owner):
             for producer_id, name in waiting
         ])
 
-    # --- what one sees ------------------------------------------------------------------------------------------------
+    # --- what is visible ----------------------------------------------------------------------------------------------
 
     def view(self) -> tuple[Any, ...]:
         """(serving, unfinished transactions, whether calls wait)."""
@@ -397,7 +397,7 @@ class Coordinator(Owner):
 
 
 class ShardLog(Component):
-    """The leader of a shard's internal partition: the real fencing by epochs, records as values."""
+    """The leader of a shard's internal partition: real fencing by epochs, with records as values."""
 
     def __init__(self, name: str, epoch: int = 16, *, compacts: bool = False) -> None:
         self.name = name
@@ -426,13 +426,14 @@ class ShardLog(Component):
         return [Choice("compact", "compact")] if self.compacts and self.records else []
 
     def act(self, choice: str) -> list[Sent]:
-        """Of all records so far the last one of each key stays, in its place."""
+        """Keeps the last record of each key so far, in its place."""
         last = {key: record for record in self.records for key, _ in encode_record(record)}
         self.records = tuple(record for record in self.records if any(record is each for each in last.values()))
         return []
 
     def _append_records(self, records: tuple[Any, ...], epoch: int) -> bool:
-        """False: the log had it. Raises Refusal. Without records it is asked whether the shard is still the owner's."""
+        """False: the log had it before. Raises Refusal. Without records, this asks whether the shard still belongs to
+        the owner."""
         partition = self.log.partition
         if not records:
             partition.decide_control(ShardFence(epoch, 0), epoch)

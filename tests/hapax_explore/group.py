@@ -1,4 +1,4 @@
-"""An owner of a group shard: the real `GroupShard`, and what `coordinator/groups.py` has around it."""
+"""An owner of a group shard: the real `GroupShard`, and what `coordinator/groups.py` adds to it."""
 
 from __future__ import annotations
 
@@ -40,16 +40,17 @@ class GroupOwner(Owner):
         self.machine = GroupShard()
         self.connections = ConnectionFencing()
         self.marking: dict[int, tuple[Call, ...]] = {}
-        """Producers with a marker on its way into the log, and who waits for that."""
+        """Producers whose marker is being appended, with the calls that wait for it."""
         self.verifying: dict[int, Call] = {}
-        """Calls that wait for the coordinator, by the ticket of the question."""
+        """Calls that wait for the coordinator, by the question's ticket."""
         self.tickets = 0
         self.unasked: tuple[int, ...] = ()
 
     # --- log ----------------------------------------------------------------------------------------------------------
 
     def _groups(self, queue: list[Unit]) -> bool:
-        """Batches of one producer each, markers alone: here each unit is one."""
+        """The real log has batches of one producer each, and separate batches for markers. Here each unit is one
+        batch."""
         return False
 
     def _load(self, record: Any, offset: int) -> None:
@@ -191,7 +192,7 @@ class GroupOwner(Owner):
             self.queue.append(Unit((marker,), call))
 
     def _read(self, call: Call) -> None:
-        """As `OffsetsShard.offset_fetch`: looked up once no other owner can have taken over."""
+        """As `OffsetsShard.offset_fetch`: the offset is read once it is certain that no other owner has taken over."""
         self.confirming.append((call, ErrorCode.NONE))
 
     def _refuse(self, call: Call, code: ErrorCode) -> None:
@@ -215,10 +216,10 @@ class GroupOwner(Owner):
             call.answer_to, ("answered", self.name, call.connection, call.kind, code, offset, -1), call.channel
         ))
 
-    # --- what one sees ------------------------------------------------------------------------------------------------
+    # --- what is visible ----------------------------------------------------------------------------------------------
 
     def view(self) -> tuple[Any, ...]:
-        """(serving, committed offset, how many transactions are open, whether calls wait)."""
+        """(serving, committed offset, number of open transactions, whether calls wait)."""
         [found] = self.machine.fetch(GROUP, (SOURCE,), require_stable=False)
         offset = -1 if found.committed is None else found.committed.offset
         waits = bool(self.queue or self.sent or self.confirming or self.verifying or self.marking)

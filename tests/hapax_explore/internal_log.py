@@ -1,7 +1,7 @@
 """An internal partition with two replicas: real machines decide fencing, replication and whether a leader still leads.
 
-The store is not there: an election is a choice of the follower, of which the former leader hears nothing. It is cut off
-from the store, and goes on.
+There is no store: an election is a choice of the follower, and the former leader does not learn of it. It is cut off
+from the store, and continues.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LEADER, _FOLLOWER = NodeId(1), NodeId(2)
 
 
 class Batch(NamedTuple):
-    """As it stands in the log."""
+    """As stored in the log."""
 
     entry: Entry
     records: tuple[Any, ...] = ()
@@ -37,7 +37,8 @@ class Pull(NamedTuple):
 
 
 class LogReplica(Component):
-    """`peer`: the other replica. `successor`: the coordinator that takes the shard over once this one is elected."""
+    """`peer`: the other replica. `successor`: the coordinator that takes the shard over once this replica is
+    elected."""
 
     def __init__(self, name: str, peer: str, *, leads: bool, shard_epoch: int, successor: str = "") -> None:
         self.name = name
@@ -64,7 +65,7 @@ class LogReplica(Component):
 
     @property
     def fetch(self) -> Send:
-        """The first one of a follower."""
+        """The follower's first Fetch."""
         return Send(self.peer, ("fetch", 1, -1, self.machine.log_end_offset), f"{self.name}>{self.peer}")
 
     @property
@@ -120,7 +121,7 @@ class LogReplica(Component):
         return out
 
     def _on_fetch(self, number: int, answered: int, end: int) -> None:
-        """As `broker.followers` has it."""
+        """As in `broker.followers`."""
         assert self.replication is not None
         self.conversation.asked(number, answered)
         if self.gates:
@@ -156,7 +157,7 @@ class LogReplica(Component):
         self.out.append(Send(self.peer, ("fetch", number + 1, number, end), f"{self.name}>{self.peer}"))
 
     def _on_append(self, owner: str, epoch: int, records: tuple[Any, ...]) -> None:
-        """Without records it asks whether the shard is still the owner's."""
+        """Without records, it asks whether the shard still belongs to the owner."""
         machine = self.machine
         answer = Send(owner, ("appended", epoch, 0, len(self.records)))
         if self.replication is None:

@@ -1,5 +1,5 @@
-"""An owner of a coordinator's shard, of either kind: what `coordinator/shard.py` and `coordinator/log_writer.py` do,
-without their futures: what waits for the log is a value."""
+"""An owner of a coordinator's shard of either kind: what `coordinator/shard.py` and `coordinator/log_writer.py` do,
+without their futures. A call that waits for the log is a value here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hapax_explore.component import Choice, Component, Effect, Send
 
 
 class Call(NamedTuple):
-    """A client's call or another service's. `answer_to` and `channel`: where its answer goes."""
+    """A client's call or another service's. `answer_to` and `channel`: where its answer is sent."""
 
     kind: str
     transactional_id: str
@@ -21,7 +21,7 @@ class Call(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """What is stored together, and what follows from it."""
+    """Records that are stored together, and what follows after that."""
 
     records: tuple[Any, ...]
     call: Call | None
@@ -29,11 +29,11 @@ class Unit(NamedTuple):
 
 
 class Owner(Component):
-    """`serves`: it owns the shard from the beginning. Another one may take over."""
+    """`serves`: it owns the shard from the start. Another owner may take over."""
 
     def __init__(self, name: str, log: str, told: tuple[str, ...], *, serves: bool, successor: str) -> None:
-        """`log`: the component that keeps its records; empty: they are stored at once. `told`: who hears of it when it
-        takes over. `successor`: it may die, and then this one takes over."""
+        """`log`: the component that keeps its records. Empty: they are stored at once. `told`: the components that
+        learn of its take-over. `successor`: this owner may die, and then the successor takes over."""
         self.name = name
         self.log = log
         self.told = told
@@ -43,17 +43,17 @@ class Owner(Component):
         self.serving = serves
         self.taking_over = False
         self.gone = False
-        """It was fenced, or released."""
+        """It was fenced or released."""
         self.is_assigned = False
         """The controller has given it the shard."""
         self.queue: list[Unit] = []
         self.sent: list[Unit] = []
         self.confirming: list[tuple[Call, Any]] = []
-        """Answers on which others decide: they leave once no other owner has taken over since they were made."""
+        """Answers on which others decide. They are sent once it is certain that no other owner has taken over since."""
         self.confirms_sent: list[tuple[Call, Any]] = []
         self.stored_records = 0
         self.later: list[Call] = []
-        """Calls that came, or were interrupted, while it loads again: their callers try until it serves."""
+        """Calls that came, or were interrupted, while it loads again. Their callers repeat them until it serves."""
         self.out: list[Effect] = []
 
     @property
@@ -63,7 +63,7 @@ class Owner(Component):
     # --- for the two kinds --------------------------------------------------------------------------------------------
 
     def _begin_load(self) -> None:
-        """A fresh machine."""
+        """Makes a new machine."""
         raise NotImplementedError
 
     def _load(self, record: Any, offset: int) -> None:
@@ -73,11 +73,11 @@ class Owner(Component):
         raise NotImplementedError
 
     def _stored(self, unit: Unit, offset: int) -> None:
-        """Durable. `offset`: of its first record; -1: the log had it before."""
+        """The unit is durable. `offset`: of its first record; -1: the log had it before."""
         raise NotImplementedError
 
     def _waiting(self) -> list[Call]:
-        """Calls that wait for something else than the log. Forgets them."""
+        """Calls that wait for something other than the log. Forgets them."""
         raise NotImplementedError
 
     def _answer(self, call: Call, reply: Any) -> None:
@@ -87,7 +87,7 @@ class Owner(Component):
         raise NotImplementedError
 
     def _again(self, call: Call) -> None:
-        """Its caller tries again."""
+        """Its caller repeats it."""
         raise NotImplementedError
 
     # --- messages -----------------------------------------------------------------------------------------------------
@@ -141,13 +141,13 @@ class Owner(Component):
             self._again(call)
 
     def _on_assigned(self) -> None:
-        """The controller's word: the shard is this node's now."""
+        """The controller's message: the shard now belongs to this node."""
         self.is_assigned = True
 
     # --- log ----------------------------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """One request in flight: what comes meanwhile is the next one."""
+        """Keeps one request in flight. Records that come meanwhile go with the next one."""
         while self.serving and not self.sent and not self.confirms_sent and (self.queue or self.confirming):
             self.sent = self.queue[:1] if not self._groups(self.queue) else self.queue
             self.queue = self.queue[len(self.sent) :]
@@ -161,11 +161,11 @@ class Owner(Component):
                 self._on_appended(self.epoch, 0, offset)
 
     def _groups(self, queue: list[Unit]) -> bool:
-        """Whether all of them make one batch."""
+        """Whether all of them form one batch."""
         return True
 
     def _released(self) -> None:
-        """A higher epoch stands in the log, or the process is gone."""
+        """The log holds a higher epoch, or the process is gone."""
         waiting = self._stop()
         self.gone = True
         for call in waiting:
@@ -202,19 +202,20 @@ class Owner(Component):
         return self._done()
 
     def _do_crash(self, rest: str) -> None:
-        """Connections break: nobody knows what became of the calls that wait. What is on its way to the log may be
-        stored yet."""
+        """Connections break: the outcome of the waiting calls is unknown. Records in flight to the log may still be
+        stored."""
         self._released()
         self.out.append(Send(self.successor, ("assigned",)))
 
     def _do_lose_log(self, rest: str) -> None:
-        """No answer to what is in flight: nobody knows what the log holds. A higher epoch, and from the beginning."""
+        """The request in flight is not answered: it is unknown what the log holds. Starts again under a higher
+        epoch."""
         self.later = self._stop()
         self.incarnation += 1
         self._do_take_over(rest)
 
     def _do_give_up(self, rest: str) -> None:
-        """It does not come to serve: who called tries elsewhere."""
+        """It does not get to serve: its callers try elsewhere."""
         later, self.later = self.later, []
         for call in later:
             self._refuse(call, ErrorCode.NOT_COORDINATOR)

@@ -1,7 +1,7 @@
-"""A replica of a data partition, and the store that says who leads it.
+"""A replica of a data partition, and the store that says which replica leads it.
 
-`broker.replica.Replica` leads or is led, `broker.copying.Copying` appends and cuts, `core.partition.replication`
-counts. What the store says reaches a replica at any later time: until then it is cut off, and goes on.
+`broker.replica.Replica` leads or follows, `broker.copying.Copying` appends and cuts, `core.partition.replication`
+counts. A change of the store reaches a replica at any later time. Until then it is cut off, and continues.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MARKED: Final = WriteResult(0)
 
 
 class Record(NamedTuple):
-    """What the store holds of the partition."""
+    """The store's record of the partition."""
 
     leader: str
     epoch: int
@@ -35,7 +35,7 @@ class Record(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """A batch on its way to a follower."""
+    """A batch in flight to a follower."""
 
     batch: bytes
 
@@ -45,11 +45,11 @@ class Pull(NamedTuple):
 
     offset: int
     high_watermark: int
-    """That the follower knows."""
+    """The one that the follower knows."""
 
 
 class MarkerCall:
-    """A coordinator's marker that waits for its commit, or for a barrier where nothing was appended."""
+    """A coordinator's marker that waits for its commit, or for a barrier if nothing was appended."""
 
     def __init__(self, outbox: Outbox, coordinator: str, body: tuple[Any, ...]) -> None:
         self.outbox = outbox
@@ -73,7 +73,7 @@ class _File:
 
 
 class _Whole:
-    """All of a log as one segment."""
+    """A whole log as one segment."""
 
     base_offset = 0
 
@@ -86,7 +86,8 @@ class _Whole:
 
 
 class CopiedLog(Log):
-    """What `Copying` needs of a `SegmentLog` besides. There are no snapshots: a cut replays all that is left."""
+    """What `Copying` needs of a `SegmentLog` in addition. There are no snapshots: after a cut, the whole remaining log
+    is replayed."""
 
     start_offset = 0
     was_compacted = False
@@ -103,7 +104,8 @@ class CopiedLog(Log):
 
 
 class Copy(Broker):
-    """`copies`: the names of all of them: "p0", which leads first, "p0.2" and so on. `told`: they hear who leads."""
+    """`copies`: the names of all replicas: "p0", which leads first, "p0.2" and so on. `told`: the components that learn
+    which one leads."""
 
     def __init__(self, name: str, copies: tuple[str, ...], *, told: tuple[str, ...], lagging: bool = False) -> None:
         self.copies = copies
@@ -115,7 +117,7 @@ class Copy(Broker):
         self.rounds = Rounds()
         self.pulls: dict[str, Pull] = {}
         self.early: dict[str, tuple[Any, ...]] = {}
-        """Fetches under an epoch of which this node does not know yet."""
+        """Fetches under an epoch that this node does not know yet."""
         self.gates: tuple[tuple[int, MarkerCall], ...] = ()
         super().__init__(name)
         self._take(Record(copies[0], 1, copies, 1))
@@ -127,7 +129,7 @@ class Copy(Broker):
     def _node(self, name: str) -> NodeId:
         return NodeId(self.copies.index(name) + 1)
 
-    # --- who leads ----------------------------------------------------------------------------------------------------
+    # --- which replica leads ------------------------------------------------------------------------------------------
 
     def _on_record(self, leader: str, epoch: int, isr: tuple[str, ...], revision: int) -> None:
         """As `PartitionSet._apply` and `_lead`."""
@@ -163,7 +165,7 @@ class Copy(Broker):
         self._reconsider()
 
     def _end(self) -> None:
-        """Of a leadership, if this node had it."""
+        """Ends a leadership, if this node had it."""
         self.replica.resign()
         for _, call in self.gates:
             call.settle(0, WriteResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -172,7 +174,7 @@ class Copy(Broker):
         self.waiting = ()
 
     def _reconsider(self, lagging: tuple[NodeId, ...] = ()) -> None:
-        """As `InSync`, which has one write on its way."""
+        """As `InSync`, which has one write in flight."""
         replica = self.replica
         replication = replica.replication
         if replication is None or replication.pending is not None:
@@ -201,7 +203,7 @@ class Copy(Broker):
         self, follower: str, epoch: int, offset: int, last_epoch: int, synced_end: int,
         high_watermark: int, heard: int,
     ) -> None:
-        """As `followers.Pull`. `heard`: the newest round of which the follower knew when it sent this."""
+        """As `followers.Pull`. `heard`: the newest round that the follower knew when it sent this."""
         replica = self.replica
         if epoch > self.record.epoch:
             self.early[follower] = (epoch, offset, last_epoch, synced_end, high_watermark, heard)
@@ -254,8 +256,8 @@ class Copy(Broker):
         super()._on_produce(client, connection, *rest)
 
     def _mark(self, marker: Marker, coordinator: str, body: tuple[Any, ...]) -> None:
-        """As `BrokerCalls.write_markers`: stored is what is committed, and a leader that was replaced has nothing to
-        say of what it did not append."""
+        """As `BrokerCalls.write_markers`: a marker is stored once it is committed. A leader that was replaced cannot
+        answer for markers that it did not append."""
         replica = self.replica
         call = MarkerCall(self.outbox, coordinator, body)
         if not replica.serving:
@@ -346,7 +348,7 @@ class Copy(Broker):
         return False
 
     def view(self) -> tuple[Any, ...]:
-        """As a leader's, and (its epoch while it serves, what it knows to be committed)."""
+        """As a leader's, and (its epoch while it serves, its high watermark as far as it knows)."""
         machine = self.replica.machine
         committed = tuple(
             entry_of(each).header for each in self.replica.log.batches  # type: ignore[attr-defined]
@@ -356,7 +358,7 @@ class Copy(Broker):
 
 
 def _run(work: Coroutine[Any, Any, Any]) -> None:
-    """Nothing that it awaits has to wait."""
+    """Runs a coroutine of which no await has to wait."""
     try:
         work.send(None)
     except StopIteration:
@@ -365,8 +367,8 @@ def _run(work: Coroutine[Any, Any, Any]) -> None:
 
 
 class Store(Component):
-    """The store, and the controller that elects. It compares the revision of each write (rule: every write to etcd
-    compares a revision)."""
+    """The store, and the controller that elects. It compares the revision of each write, as every write to etcd
+    does."""
 
     name = "store"
 
@@ -385,7 +387,7 @@ class Store(Component):
         return [Send(each, ("record", *self.record), f"store>{each}") for each in self.copies]
 
     def choices(self) -> list[Choice]:
-        """The leader's lease is over, or it is moved and both are in sync."""
+        """The leader's lease has expired, or the leadership is moved while both replicas are in sync."""
         others = [each for each in self.record.isr if each != self.record.leader]
         return [Choice(f"{what}:{each}", "election") for what in ("elect", "move") for each in others]
 

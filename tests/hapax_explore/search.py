@@ -1,11 +1,11 @@
 """Breadth-first search through every interleaving of a composition's steps.
 
-A state of the composition is a row of small numbers: one for what is on its way, one for the faults that are left, and
-one for each component. The states of a component are kept once, under their canonical value, and what an event makes
-of one is worked out once: compositions have far more states than their parts. Visited rows are remembered by 64 bits
-of hash in a flat table; at 10^7 states the chance that two rows share them is below one in 300,000.
+A state of the composition is a row of small numbers: one for the messages in flight, one for the faults that are left,
+and one for each component. The states of a component are stored once, under their canonical value, and the effect of an
+event on each is computed once, because compositions have far more states than their parts. Visited rows are remembered
+by 64 bits of hash in a flat table. At 10^7 states the chance that two rows share a hash is below one in 300,000.
 
-Breadth first means that a counterexample is among the shortest there are.
+Because the search is breadth-first, a counterexample is among the shortest ones.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from hapax_explore.symmetry import Mirror
 from scenarios.partition_log import Entry
 
 STALE: Final = "~"
-"""Begins the name of a channel whose sender has given it up."""
+"""The prefix of the name of a channel that its sender has given up."""
 _SHIFT: Final = 24
 _MASK64: Final = (1 << 64) - 1
 _CLOSE: Final = -1
 _TELL: Final = -2
 _ACT: Final = 1 << 23
-"""Marks an event that is a choice and no message."""
+"""Marks an event that is a choice and not a message."""
 _LOST: Final = 1 << 22
 """Marks a message that does not arrive."""
 _MAY_BE_LOST: Final = ("marker", "marked")
@@ -45,29 +45,31 @@ Views = Mapping[str, Any]
 
 
 class Scope(NamedTuple):
-    """A composition, its faults and what must hold."""
+    """A composition, its faults and its invariants."""
 
     name: str
     about: str
     components: Sequence[Component]
     budget: Mapping[str, int]
     safe: Callable[[Views], str | None]
-    """Must hold in every state; returns what does not."""
+    """The invariant of every state. Returns what is violated."""
     settled: Callable[[Views], str | None]
-    """Must hold where nothing is left to do: everything that began has ended, and as its client was told."""
+    """The invariant of states in which nothing is left to do: every transaction has ended, and as its client was
+    told."""
     begin: Sequence[Effect] = ()
-    """What is on its way from the beginning."""
+    """The messages in flight at the start."""
     warm: Callable[[Views], bool] | None = None
     """The exploration begins at the first state of a fair run in which this holds."""
     alike: tuple[str, str] | None = None
-    """Two components that nothing tells apart but their names: states that differ in that alone are explored once."""
+    """Two components that differ only in their names. States that differ only by exchanging the two are explored
+    once."""
 
 
 class Step(NamedTuple):
     text: str
     row: Row
     fault: bool
-    """It is no part of fair running: a budget pays for it, or it is a message on a connection given up."""
+    """It is not part of a fair run: it uses up a budget, or it is a message on a connection that was given up."""
 
 
 @dataclass(slots=True)
@@ -80,7 +82,7 @@ class Result:
     """States in which nothing was left to do."""
     seconds: float = 0.0
     complete: bool = False
-    """The whole scope was explored, not only the first states of it."""
+    """The whole scope was explored, and not only its first states."""
     violation: str = ""
     history: list[str] = field(default_factory=list)
 
@@ -101,7 +103,7 @@ class Seen:
         self.count = 0
 
     def add(self, value: int) -> bool:
-        """False: it was there."""
+        """False: the hash was in the set before."""
         value = value or 1
         table, mask = self._table, self._mask
         at = value & mask
@@ -250,7 +252,7 @@ class Explorer:
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _run(self, slot: int, state: int, event: int) -> tuple[int, int]:
-        """What an event makes of a component's state: (the state after it, its effects)."""
+        """The effect of an event on a component's state: (the state after it, its effects)."""
         key = state << _SHIFT | event
         found = self._runs[slot].get(key)
         if found is None:
@@ -263,8 +265,8 @@ class Explorer:
         return found
 
     def _deliveries(self, net: int) -> list[tuple[int, int, int, bool]]:
-        """(slot, message, the net without it, whether its sender had given the connection up) of each that may come
-        next."""
+        """(slot, message, the net without it, whether its sender had given the connection up) of each message that may
+        arrive next."""
         found = self._deliverable[net]
         if found is None:
             found = []
@@ -281,7 +283,7 @@ class Explorer:
         return found
 
     def _after(self, net: int, effects: int, ids: list[int]) -> int:
-        """What is on its way after these effects. `ids` changes where somebody is told at once."""
+        """The messages in flight after these effects. `ids` changes where a component is told at once."""
         value = self._effect_values[effects]
         if not value:
             return net
@@ -327,7 +329,7 @@ class Explorer:
         return found
 
     def _successors(self, row: Row, steps: list[tuple[int, int, Row]]) -> bool:
-        """Adds (slot, event, row after it); returns whether the state is quiescent: nothing but faults could happen."""
+        """Adds (slot, event, row after it). Returns whether the state is quiescent: nothing but faults can happen."""
         net, budget, *ids = row
         quiescent = True
         late: list[tuple[int, int]] = []
@@ -366,7 +368,8 @@ class Explorer:
         return (self._after(net, effects, after), budget, *after)
 
     def hash_of(self, row: Row) -> int:
-        """Of the state; with two components alike, of it or its mirror image, whichever is less."""
+        """The hash of the state. With two interchangeable components, the lesser hash of the state and its mirror
+        image."""
         mirror = self._mirror
         if mirror is None:
             return hash(row) & _MASK64
@@ -381,7 +384,7 @@ class Explorer:
     # --- search -------------------------------------------------------------------------------------------------------
 
     def explore(self, limit: int, say: Callable[[str], None] = lambda line: None) -> Result:
-        """At most `limit` states, the nearest first. Stops at the first state that breaks an invariant."""
+        """Explores at most `limit` states, the nearest first. Stops at the first state that violates an invariant."""
         result = Result(self.scope.name)
         began = time.process_time()
         seen = Seen()
@@ -458,7 +461,7 @@ class Explorer:
     # --- one history --------------------------------------------------------------------------------------------------
 
     def steps(self, row: Row) -> Iterator[Step]:
-        """What may happen next, in words; equal words do the same."""
+        """The possible next steps in words. Equal words mean the same step."""
         found: list[tuple[int, int, Row]] = []
         self._successors(row, found)
         free = self._free(row)

@@ -1,8 +1,8 @@
-"""Two partitions that nothing tells apart: a state and the one with their names exchanged are explored once.
+"""Two interchangeable partitions: a state and the one with their names exchanged are explored once.
 
-Both names of a state are written down as rows of small numbers, and the lesser hash stands for either. A row stands for
-what it was made of, so two states that are taken for one are the same up to the names. States whose mirror image is not
-recognised cost time, and nothing else.
+A state is written down as rows of small numbers under both namings, and the lesser hash stands for both. A row stands
+for its content, so two states that are treated as one are equal up to the names. If a mirror image is not recognised,
+this costs only time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Net = Sequence[tuple[str, int, tuple[int, ...]]]
 
 
 class Mirror:
-    """Exchanges two names wherever they stand. `names`: the components of the composition, by their places."""
+    """Exchanges two names wherever they occur. `names`: the components of the composition, by position."""
 
     def __init__(self, one: str, two: str, names: Sequence[str]) -> None:
         self._one, self._two = one, two
         self._bytes = {name.encode().ljust(16, b"\0"): other.encode().ljust(16, b"\0")
                        for name, other in ((one, two), (two, one))}
         self.places = [names.index(self._text(name)) for name in names]
-        """Of each component: where its mirror image stands."""
+        """For each component: the position of its mirror image."""
         self._numbers: dict[Hashable, int] = {}
 
     def _text(self, text: str) -> str:
@@ -58,8 +58,8 @@ class Mirror:
         return parts
 
     def _lists_partitions(self, parts: tuple[Any, ...]) -> bool:
-        """Something for each partition, in an order that says only which one came first: a plan's records, a
-        transaction's partitions, who is told what."""
+        """Values for each partition, in an order that says only which one came first: a plan's records, a transaction's
+        partitions, the recipients of messages."""
         if all(isinstance(each, str) for each in parts):
             return self._one in parts and self._two in parts
         return all(isinstance(each, tuple) and len(each) in (2, 3) and self._names(each[:2]) for each in parts)
@@ -72,7 +72,7 @@ class Mirror:
         return isinstance(key, tuple) and any(self._names(each) for each in key)
 
     def net(self, value: Net, messages: Sequence[tuple[int, int]]) -> tuple[int, int]:
-        """The numbers of what is on its way. `messages`: those of each message."""
+        """The numbers of the messages in flight. `messages`: those of each message."""
         plain = tuple(sorted(
             (channel, slot, self._queue(channel, [messages[each][0] for each in queue]))
             for channel, slot, queue in value))

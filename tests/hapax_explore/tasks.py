@@ -1,4 +1,4 @@
-"""Several writers of one multi-writer transaction and who decides it: an engine's tasks and its driver."""
+"""Several writers of one multi-writer transaction and the driver that decides it: an engine's tasks and its driver."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _TRY_AGAIN: Final = frozenset({
 
 
 class Tasks(Connected):
-    """Each member joins under a commit token, and writes a batch. The first one wins, the others if their batch was
-    acknowledged when the commit is sent; what they wrote otherwise must never be seen."""
+    """Each member joins under a commit token and writes a batch. The first member wins. Another one wins if its batch
+    was acknowledged when the commit is sent. Otherwise its records must never be seen."""
 
     def __init__(
         self, name: str, writes: tuple[tuple[str, str], ...], *, transactional_id: str = "tx", coordinator: str = "c1"
     ) -> None:
-        """`writes`: of each member, (partition, value); the value names the member."""
+        """`writes`: for each member, (partition, value). The value names the member."""
         super().__init__(name, transactional_id, coordinator)
         self.writes = writes
         self.joined: dict[str, tuple[int, int]] = {}
@@ -94,7 +94,7 @@ class Tasks(Connected):
             self.written[asked[1]] = "lost"
 
     def view(self) -> tuple[Any, ...]:
-        """As a producer's. What lost is an aborted transaction of its own."""
+        """As a producer's. Records that did not win count as an aborted transaction of their own."""
         waits = bool(self.asked) or "flying" in self.written.values()
         if not self.end:
             return (Outcome(self.writes, UNKNOWN),), waits, (), False

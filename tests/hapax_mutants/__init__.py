@@ -1,7 +1,7 @@
-"""Seeded bugs: each is put into a copy of the code, and must be found by a simulation, a scenario or a test.
+"""Known bugs: each one is put into a copy of the code, and must be found by a simulation, a scenario or a test.
 
-A test suite that has never been seen to fail proves nothing; this shows of which bugs it would tell. `make mutants`
-runs all of them and writes docs/mutants.md. Each module `in_*.py` of this folder has some, as `MUTANTS`.
+A test suite that has never failed proves nothing. This package shows which bugs the tests would find. `make mutants`
+runs all mutants and writes docs/mutants.md. Each module `in_*.py` of this folder defines some of them, as `MUTANTS`.
 """
 
 from __future__ import annotations

@@ -35,11 +35,11 @@ COPIED: Final = (
 )  # fmt: skip
 PAGE: Final = ROOT / "docs" / "mutants.md"
 CHECK_LIMIT_S: Final = 150
-"""A check that takes more processor time has found a mutant that does not come to an end."""
+"""A check that takes more processor time than this has found the mutant, because the mutant does not end."""
 MACHINE_LIMIT_S: Final = 900
-"""Of processor time, for a machine that looks for a mutant without its unit test."""
+"""Processor time for a simulation or exploration that looks for a mutant without its unit test."""
 _WAITS_S: Final = 900
-"""A check that makes no progress for this long has found the mutant, too."""
+"""A check that makes no progress for this long has found the mutant too."""
 
 
 class Found(NamedTuple):
@@ -50,7 +50,7 @@ class Found(NamedTuple):
 
 
 class Bug(NamedTuple):
-    """What is looked for: one mutant, or several that take a whole fix back together."""
+    """What is looked for: one mutant, or several that together revert a whole fix."""
 
     mutants: tuple[Mutant, ...]
     checks: tuple[str, ...]
@@ -61,10 +61,10 @@ class Bug(NamedTuple):
 
 
 class Scratch:
-    """A copy of the tree, in which one bug at a time is put."""
+    """A copy of the tree, into which one bug at a time is put."""
 
     def __init__(self, folder: Path, limit_s: int) -> None:
-        """`limit_s`: of processor time, for one check."""
+        """`limit_s`: processor time for one check."""
         self.folder = folder
         self._limit_s = limit_s
         for name in COPIED:
@@ -194,7 +194,7 @@ def main() -> int:
 
 
 def look(scratch: Scratch, bug: Bug, which: str, *, everything: bool) -> Found | None:
-    """The first check that finds it."""
+    """The first check that finds the mutant."""
     first: Found | None = None
     for check in sorted(bug.checks, key=cost):
         found = scratch.run(check)
@@ -211,7 +211,7 @@ def look(scratch: Scratch, bug: Bug, which: str, *, everything: bool) -> Found |
 
 
 def failing(pool: ThreadPoolExecutor, scratches: SimpleQueue[Scratch], checks: set[str]) -> set[str]:
-    """Those that fail without a mutant too, and so prove nothing."""
+    """Checks that fail even without a mutant, and so prove nothing."""
 
     def fails(check: str) -> bool:
         scratch = scratches.get()
@@ -244,7 +244,7 @@ _MACHINE_COLUMNS: Final = "| bug | rule or origin | found by | test or message |
 
 
 def known_rows(columns: str, names: list[str]) -> dict[str, str]:
-    """Of former runs, for bugs that this one leaves out: the table with these columns."""
+    """Rows of earlier runs, for bugs that this run leaves out, if the table has these columns."""
     lines = PAGE.read_text().splitlines() if PAGE.exists() else []
     begin = lines.index(columns) + 2 if columns in lines else len(lines)
     end = next((i for i in range(begin, len(lines)) if not lines[i].startswith("| ")), len(lines))
@@ -253,7 +253,7 @@ def known_rows(columns: str, names: list[str]) -> dict[str, str]:
 
 
 def page(rows: dict[str, str], by_machines: dict[str, str], last_run: str) -> str:
-    """In the order of the source; a mutant without a row has not been found yet."""
+    """In the order of the source. A mutant without a row has not been found yet."""
     return "\n".join([
         "# Mutants",
         "",

@@ -1,4 +1,4 @@
-"""Reads on which others decide, answered by a leader or a coordinator that may have been replaced (rule 23)."""
+"""Bugs in reads on which others decide: answers of a leader or a coordinator that may have been replaced (rule 23)."""
 
 # ruff: noqa: E501 (it quotes code that is as long as it is)
 from __future__ import annotations

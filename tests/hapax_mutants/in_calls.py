@@ -1,4 +1,4 @@
-"""Bugs in the calls between services, and in what a client makes of their failures."""
+"""Bugs in the calls between services, and in how a client handles their failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs of the native client's own parts: what carries batches, gives out memory and fetches."""
+"""Bugs in the native client's own parts: sending batches, allocating memory, fetching."""
 
 from __future__ import annotations
 

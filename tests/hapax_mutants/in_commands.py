@@ -1,4 +1,4 @@
-"""What people and programs that run a cluster rely on: the command, the REST API."""
+"""Bugs in what operators and their programs rely on: the command, the REST API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs in what compaction keeps and removes, and in what looks into clients' batches."""
+"""Bugs in what compaction keeps and removes, and in the code that decodes clients' batches."""
 
 
 # ruff: noqa: E501 (it quotes code that is as long as it is)

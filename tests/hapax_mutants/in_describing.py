@@ -1,4 +1,4 @@
-"""Bugs that a second reader of descriptions, codecs, the controller and leases found."""
+"""Bugs that a second review of descriptions, codecs, the controller and leases found."""
 
 # ruff: noqa: E501 (it quotes code that is as long as it is)
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bugs that the exploration finds unaided."""
+"""Bugs that the exploration finds without a unit test."""
 
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MUTANTS = (
         "core/partition/verification.py",
         "        ended = [parked for parked in queue.writes if parked.produce_version < FIRST_VERSION_THAT_ADDS]\n",
         "        ended: list[_Parked[Write]] = []\n",
-        # Exploration needs the second line of defence away, too: see `machines`.
+        # For the exploration, the second line of defence has to be removed too: see `machines`.
         ("unit/broker/test_parked_writes.py",),
     ),
     Mutant(

@@ -1,4 +1,5 @@
-"""Bugs in what is kept on the disk: names, handles, what counts as synced, and what a folder is believed after a crash."""
+"""Bugs in the handling of the disk: names, handles, what counts as synced, and what is trusted in a folder after a
+crash."""
 
 # ruff: noqa: E501 (it quotes code that is as long as it is)
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bugs in what names a transaction, and in what becomes of a write that waits (rule 24)."""
+"""Bugs in how a transaction is named, and in how a waiting write ends (rule 24)."""
 
 # ruff: noqa: E501 (it quotes code that is as long as it is)
 from __future__ import annotations

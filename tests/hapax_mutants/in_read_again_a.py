@@ -1,4 +1,4 @@
-"""Bugs that a second reading of barriers and of transactions' names has shown (rules 23 and 24)."""
+"""Bugs that a second review of barriers and of transactions' names found (rules 23 and 24)."""
 
 # ruff: noqa: E501 (it quotes code that is as long as it is)
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bugs that a second reader of the log, the folders and the native client found."""
+"""Bugs that a second review of the log, the folders and the native client found."""
 
 # ruff: noqa: E501 (it quotes code that is as long as it is)
 from __future__ import annotations

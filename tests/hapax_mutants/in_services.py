@@ -1,4 +1,4 @@
-"""Bugs in the control plane, in leases, in the client and on the way between them."""
+"""Bugs in the control plane, in leases, in the client and in the calls between them."""
 
 # ruff: noqa: E501 (it quotes code that is as long as it is)
 from __future__ import annotations

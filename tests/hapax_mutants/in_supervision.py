@@ -1,4 +1,4 @@
-"""Tasks that end in silence, timers that are never set again, intent that nothing compares with the state."""
+"""Tasks that end without notice, timers that are never set again, intents that are not compared with the state."""
 
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bugs that a third reader of the log, the broker and the native client found."""
+"""Bugs that a third review of the log, the broker and the native client found."""
 
 from __future__ import annotations
 

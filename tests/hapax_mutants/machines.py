@@ -1,6 +1,6 @@
-"""Histories of the simulator, and explorations, that look for a mutant without its unit test, by the mutant's name.
+"""Simulations and explorations that look for a mutant without its unit test, by the mutant's name.
 
-`python -m hapax_mutants --machines` runs these alone."""
+`python -m hapax_mutants --machines` runs only these."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MACHINES: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     ("a deletion under If-Match compares nothing",): _REST,
     ("REST deletes whatever has the name",): _REST,
 }
-"""Names of `MUTANTS` that are put in together -> checks, in this order until one finds the bug."""
+"""Names of `MUTANTS` that are applied together -> checks, in this order until one finds the bug."""
 
 UNSEEN: Final[Mapping[str, str]] = {
     "a new leader forgets which coordinators were replaced":
@@ -76,4 +76,4 @@ UNSEEN: Final[Mapping[str, str]] = {
         "30 histories of `keys` under kills and power cuts alone showed nothing: the crash must come between a roll "
         "and the end of its checkpoint, and a lookup by time must then end in that very segment",
 }
-"""What loses, doubles, tears, reorders or hides data and is not found so -> why."""
+"""Mutants that lose, double, tear, reorder or hide data and are not found in this way -> the reason."""

@@ -7,20 +7,20 @@ from typing import NamedTuple
 
 
 class Mutant(NamedTuple):
-    """`old`, which stands exactly once in `path` (below services/hapax), becomes `new`."""
+    """`old`, which occurs exactly once in `path` (below services/hapax), is replaced by `new`."""
 
     name: str
     about: str
-    """The design's rule, or whose bug it was."""
+    """The design's rule, or the origin of the bug."""
     path: str
     old: str
     new: str
     checks: tuple[str, ...]
-    """In this order, until one finds it: `scenarios`, `unit/<below tests/unit>`, `sim <seeds> <arguments>`,
-    `explore <scope> <arguments>`."""
+    """In this order, until one finds it: `scenarios`, `unit/<below tests/unit>`, `sim <seeds> <arguments>`, `explore
+    <scope> <arguments>`."""
 
     def put_in(self, services: Path) -> None:
-        """Into a copy of the folder services/."""
+        """Applies it to a copy of the folder services/."""
         path = services / "hapax" / self.path
         text = path.read_text()
         if text.count(self.old) != 1:
@@ -36,10 +36,10 @@ def unit(path: str) -> str:
 
 
 def sim(seeds: str = "1-4", arguments: str = "--hours 0.004 --faults-every 1") -> str:
-    """One history after the other, until one has an anomaly."""
+    """Runs one history after another, until one has an anomaly."""
     return f"sim {seeds} {arguments}"
 
 
 def explore(scope: str, arguments: str = "") -> str:
-    """Every interleaving, until one breaks an invariant."""
+    """Explores every interleaving, until one violates an invariant."""
     return f"explore {scope} {arguments}".rstrip()
