@@ -283,7 +283,7 @@ def test_options_are_values_as_for_a_writer() -> None:
         ({"key": ()}, "identifies no row"),
         ({"options": {"TOPIC": "t"}}, "leave the option 'topic' out"),
         ({"options": {"scope": "daily"}}, "leave 'scope' out"),
-        ({"app_id": ""}, "who writes, and which of its writes"),
+        ({"app_id": ""}, "the application, and the number of its write"),
         ({"options": {"txnVersion": "1"}}, "leave the option 'txnVersion' out"),
         ({"options": {"batchsize": "1"}}, "Unknown option 'batchsize'"),
     ],
