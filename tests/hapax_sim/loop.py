@@ -330,7 +330,7 @@ class SimLoop(asyncio.BaseEventLoop):
         time at which the garbage collector finds it must not affect the history, and nothing may run in a dead
         process."""
 
-    # --- what a simulation never does ---------------------------------------------------------------------------------
+    # --- what a simulation never does
 
     def _write_to_self(self) -> None:
         raise AssertionError("a thread reached into the simulation")

@@ -91,7 +91,7 @@ class Committer:
             self._open -= 1
 
     def _lane_failed(self, error: BaseException) -> None:
-        self.fatal(f"group commit failed: {error!r}")  # otherwise writes would wait for this lane for ever
+        self.fatal(f"group commit failed: {error!r}")  # otherwise writes would wait for this lane forever
 
     async def _round(self, partitions: list[CommittingPartition]) -> None:
         rounds = [(partition, partition.log, partition.log.begin_sync()) for partition in partitions]

@@ -1,7 +1,7 @@
-"""The broker's metrics: each one's name and help, and beside them where its value comes from.
+"""The broker's metrics: the name and help of each one, and the source of its value.
 
-A metric of `each_partition`, `sum_of_partitions` or `of_broker` is read when it is scraped, and needs nothing but its
-entry here. The others are counted where things happen.
+A metric of `each_partition`, `sum_of_partitions` or `of_broker` is read when it is scraped, and needs only its entry
+here. The others are counted where the events happen.
 """
 
 from __future__ import annotations

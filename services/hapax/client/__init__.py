@@ -1,7 +1,7 @@
 """The native client: producers, consumers, administration, leases, multi-writer transactions.
 
-Here are the asyncio classes; `hapax.client.blocking` has the same for programs without asyncio. Everything that
-does not need Hapax's own calls works against Apache Kafka too. Guide with examples: docs/client.md.
+The asyncio classes are here. `hapax.client.blocking` has the same for programs without asyncio. Everything that does
+not need Hapax's own calls also works with Apache Kafka. Guide with examples: docs/client.md.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 
 def __getattr__(name: str) -> object:
-    """Imports what is asked for, when it is: a program that lists topics need not load the code for records."""
+    """Imports a name at its first use, so that a program that only lists topics does not load the code for records."""
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

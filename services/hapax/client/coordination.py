@@ -1,7 +1,7 @@
-"""A producer's calls to its coordinators: each repeats until it is answered for good.
+"""A producer's calls to its coordinators. Each repeats until it has a final answer.
 
-Every answer's code goes through the producer machine, which decides whether to repeat, to abort or to give up;
-this module only finds the coordinator, sends, waits and words the error.
+The code of every answer goes to the producer machine, which decides whether to repeat, to abort or to give up. This
+module only finds the coordinator, sends, waits and words the error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOOK_AGAIN = (
     ErrorCode.REQUEST_TIMED_OUT,
 )
 _CONCURRENT_PAUSE_S = 0.02
-"""After CONCURRENT_TRANSACTIONS: the former transaction's markers are still being written."""
+"""The pause after CONCURRENT_TRANSACTIONS: the previous transaction's markers are still being written."""
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -45,8 +45,8 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata | int]
 
 
 class ConsumerGroup(NamedTuple):
-    """The membership under which offsets are committed in a transaction. A plain group id will do for consumers
-    with assigned partitions."""
+    """The membership under which offsets are committed in a transaction. For consumers with assigned partitions, a
+    plain group id is enough."""
 
     group_id: str
     generation: int = -1
@@ -55,7 +55,8 @@ class ConsumerGroup(NamedTuple):
 
 
 def encode_offsets(offsets: Offsets, message: Any) -> dict[str, list[Any]]:
-    """Per topic the partitions of an OffsetCommit or TxnOffsetCommit; `message` is its class for one partition."""
+    """For each topic, the partitions of an OffsetCommit or TxnOffsetCommit. `message` is its class for one
+    partition."""
     topics: dict[str, list[Any]] = {}
     for partition, given in offsets.items():
         offset = OffsetAndMetadata(given) if isinstance(given, int) else given
@@ -77,8 +78,8 @@ class Coordination:
         self._id = transactional_id
 
     async def initialize(self, current: Identity, timeout_ms: int) -> tuple[Identity, int] | None:
-        """InitProducerId: the identity, and the version of transactions the cluster speaks. None: refused for good
-        (the machine knows). Repeats without end."""
+        """InitProducerId. Returns the identity, and the version of transactions that the cluster supports. None:
+        refused for good (the machine knows). Repeats without a limit."""
         Message = messages.InitProducerIdRequest
         offered: list[int] = []
 
@@ -126,14 +127,14 @@ class Coordination:
                 for topic in response.results_by_topic_v3_and_below
                 for partition in topic.results_by_partition
             ]
-            # The cause, not OPERATION_NOT_ATTEMPTED, which the other partitions of the request are given.
+            # The cause, and not OPERATION_NOT_ATTEMPTED, which the request's other partitions get.
             return next((c for c in codes if c not in (0, ErrorCode.OPERATION_NOT_ATTEMPTED)), max(codes, default=0))
 
         assert self._id is not None
         return await self._repeat("transaction", self._id, request, code) is not None
 
     async def send_offsets(self, offsets: Offsets, group: ConsumerGroup) -> bool:
-        """TxnOffsetCommit, after AddOffsetsToTxn where the cluster speaks version 1."""
+        """TxnOffsetCommit, after AddOffsetsToTxn if the cluster uses version 1."""
         assert self._id is not None
         identity = self._machine.identity
         if self._machine.version < 2:
@@ -180,7 +181,7 @@ class Coordination:
         return await self._repeat("group", group.group_id, commit, code) is not None
 
     async def end(self, commit: bool) -> tuple[bool, Identity | None]:
-        """EndTxn: whether it was accepted, and the next transaction's identity (version 2)."""
+        """EndTxn. Returns whether it was accepted, and the next transaction's identity (version 2)."""
         assert self._id is not None
         Message = messages.EndTxnRequest
         identity = self._machine.identity
@@ -213,8 +214,8 @@ class Coordination:
         request: Callable[[Peer], tuple[Any, int]],
         code_of: Callable[[Any], int],
     ) -> Any | None:
-        """The first answer without an error; None after an answer (or a version) that ends the matter, of which the
-        machine has been told. Ends early by cancellation only."""
+        """The first answer without an error. None: an answer (or a missing version) is final, and the machine was told.
+        Only a cancellation ends the call early."""
         backoff = Backoff(self._cluster.options, self._cluster.ports)
         while True:
             code: int = ErrorCode.NETWORK_EXCEPTION
@@ -254,7 +255,7 @@ class Coordination:
 
 
 def _transaction_version(peer: Peer) -> int:
-    """2 where the cluster has finalized it and the peer speaks every call it needs."""
+    """2 if the cluster has finalized it and the peer supports every call that it needs."""
     capabilities = peer.capabilities
     if capabilities.features.get("transaction.version", 0) < 2:
         return 1
@@ -266,6 +267,6 @@ def _transaction_version(peer: Peer) -> int:
 
 
 def trouble_of(machine: ClientProducer) -> HapaxError:
-    """The error for whatever stopped the machine."""
+    """The error for the reason why the machine stopped."""
     assert machine.trouble is not None
     return from_trouble(machine.trouble)

@@ -390,7 +390,7 @@ class Engine:
             self.machine.leader_moved(partition)
         self.pump()
 
-    # --- what becomes of batches: told by the sender ----------------------------------------------------------
+    # --- outcomes of batches, reported by the sender ----------------------------------------------------------
 
     def delivered(self, batch: Batch, offset: Offset, timestamp: TimestampMs) -> None:
         self.machine.delivered(batch, offset, timestamp)

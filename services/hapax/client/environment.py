@@ -1,4 +1,4 @@
-"""What the client touches the world through: three of the five ports, the real ones unless others are given."""
+"""The client's access to the world: three of the five ports, the real ones unless others are given."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hapax.runtime.ports import Clock, Network, Randomness
 
 
 class ClientPorts(Protocol):
-    """`hapax.runtime.ports.Ports` satisfies it; so does `Environment`."""
+    """Implemented by `hapax.runtime.ports.Ports` and by `Environment`."""
 
     @property
     def clock(self) -> Clock: ...
@@ -30,8 +30,8 @@ class Environment:
 
 
 class RealPorts:
-    """This machine's clock, sockets and randomness. The network is made at its first use, which is inside the loop
-    that it belongs to; a client may be made before there is one."""
+    """This machine's clock, sockets and randomness. The network is made at its first use, inside the loop that it
+    belongs to, because a client may be made before there is a loop."""
 
     def __init__(self) -> None:
         self.clock: Clock = SystemClock()

@@ -1,4 +1,4 @@
-"""The health of a cluster, check by check; the command and the REST API use the same checks."""
+"""The health of a cluster, check by check. The command and the REST API use the same checks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Check(NamedTuple):
 
 
 def health_checks(counts: Counts) -> list[Check]:
-    """`down`: somebody cannot read, write or commit now."""
+    """`down`: some clients cannot read, write or commit now."""
     unfit = f"; not fit: {', '.join(map(str, counts.unfit))}" if counts.unfit else ""
     checks = [
         Check("controller", "ok" if counts.controller else "degraded",
@@ -69,15 +69,15 @@ def worst(checks: Sequence[Check]) -> Status:
 
 
 async def count(admin: Admin) -> Counts:
-    """What a client can see. Raises HapaxError."""
+    """What a client can check. Raises HapaxError."""
     topics, brokers, cluster = await admin.list_topics(), await admin.list_brokers(), await admin.describe_cluster()
     partitions = [each for topic in topics for each in topic.partitions]
     try:
         controller = await admin.acting_controller()
     except HapaxError:
         controller = None
-    # Coordinators list the shards that they own. Those without an owner are seen by comparing: a shard's log is the
-    # partition of its number.
+    # Coordinators list only the shards that they own. Shards without an owner are found by comparison: a shard's log is
+    # the partition with its number.
     serving = {(each.kind, each.shard) for each in await admin.describe_shards() if each.serving}
     shards = sum(len(topic.partitions) for topic in topics if topic.name in (TXN_STATE_TOPIC, OFFSETS_TOPIC))
     return Counts(

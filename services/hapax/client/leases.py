@@ -1,7 +1,7 @@
 """Leases of producer identities, for programs that manage their own recovery (Hapax only).
 
-A lease is named. Who takes a name over raises its generation and fences the former holder on every partition; a
-holder that restarts asks how many of its records each partition holds and goes on from there:
+A lease has a name. A client that takes a name over raises its generation and fences the former holder on every
+partition. A holder that restarts asks how many of its records each partition holds, and continues from there:
 
     async with Leases({"bootstrap.servers": "127.0.0.1:9092"}) as leases:
         lease = await leases.take("loader", partitions, expire_ms=60_000)
@@ -32,7 +32,7 @@ _Request: TypeAlias = (
 
 
 class Lease(NamedTuple):
-    """`progress`: records of this producer that each partition holds, counted over all generations."""
+    """`progress`: the number of records of this producer that each partition holds, over all generations."""
 
     name: str
     producer_id: int
@@ -48,7 +48,7 @@ class Lease(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What a partition holds of a producer. `last_offset` and `last_sequence` are -1 where it holds nothing."""
+    """What a partition holds of a producer. `last_offset` and `last_sequence` are -1 if it holds no record of it."""
 
     records: int
     generation: int
@@ -66,7 +66,8 @@ class LeaseInfo(NamedTuple):
 
 
 class Leases(Connected):
-    """Settings as for an admin client. Calls raise HapaxError; NotHapaxError where the cluster is another system."""
+    """Settings as for an admin client. Calls raise HapaxError, and NotHapaxError where the cluster is another
+    system."""
 
     def __init__(self, settings: Settings, *, ports: ClientPorts | None = None) -> None:
         options = Options(settings, "a")
@@ -119,7 +120,7 @@ class Leases(Connected):
         )
 
     async def renew(self, lease: Lease, expire_ms: int = 60_000) -> Lease:
-        """Pushes the expiry out. Raises FencedError where another has taken the lease over."""
+        """Extends the lease. Raises FencedError if another client has taken it over."""
         request = pb.RenewLeaseRequest(
             name=lease.name, producer_id=lease.producer_id, generation=lease.generation, expire_ms=expire_ms
         )
@@ -152,7 +153,7 @@ class Leases(Connected):
     async def progress(
         self, producer: int | str, partitions: Iterable[TopicPartition] = ()
     ) -> dict[TopicPartition, Progress]:
-        """What partitions hold of a producer id, or of a lease's (by name; then all its partitions by default)."""
+        """What partitions hold of a producer id, or of a lease by its name (by default in all its partitions)."""
         request = pb.GetProducerProgressRequest(
             partitions=[pb.Partition(topic=p.topic, partition=p.partition) for p in partitions]
         )

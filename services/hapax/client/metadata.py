@@ -1,4 +1,4 @@
-"""What a metadata answer says of topics and their leaders, and the names of the kinds of connections."""
+"""The content of a metadata answer about topics and their leaders, and the names of the kinds of connections."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Leader(NamedTuple):
 class Topic(NamedTuple):
     name: str
     topic_id: Any
-    """uuid.UUID; all zeros where the peer does not know topic ids."""
+    """uuid.UUID. All zeros if the peer does not know topic ids."""
     partitions: dict[int, Leader]
 
     def available(self) -> list[int]:
-        """Partitions with a leader, sorted. Where none has a leader: all partitions."""
+        """Partitions with a leader, sorted. If none has a leader: all partitions."""
         return [p for p, leader in self.partitions.items() if leader.node_id >= 0] or list(self.partitions)

@@ -1,4 +1,4 @@
-"""What a producer and a consumer count; beside it the name of what Kafka's clients have."""
+"""The metrics of a producer and a consumer, with the names of the same metrics in Kafka's clients."""
 
 from __future__ import annotations
 

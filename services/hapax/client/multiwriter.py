@@ -1,8 +1,8 @@
-"""Multi-writer transactions: one transaction, written by several processes, visible at once (Hapax only).
+"""Multi-writer transactions: several processes write one transaction, which becomes visible at once (Hapax only).
 
-Each writer joins the transaction of a commit token and gets a producer identity of its own; the one that decides
-names the winners, and whatever the others wrote is aborted with the same decision. For engines such as Spark: a
-task attempt is a writer, the driver decides.
+Each writer joins the transaction of a commit token and gets its own producer identity. The process that decides names
+the winners, and the records of all others are aborted by the same decision. For engines such as Spark: each task
+attempt is a writer, and the driver decides.
 
     writer:   async with MultiWriter(settings, "job-7") as transactions:
                   joined = await transactions.join(CommitToken("query", 12), "task-3-attempt-1")
@@ -54,8 +54,8 @@ Answer = TypeVar(
 
 
 class Joined(NamedTuple):
-    """A place in an open transaction. With `already_committed` there is nothing to write: the token had been
-    committed before, with `committed_records`."""
+    """A place in an open transaction. With `already_committed` there is nothing to write: the token was committed
+    before, with `committed_records`."""
 
     transactional_id: str
     token: CommitToken
@@ -68,7 +68,7 @@ class Joined(NamedTuple):
 
 
 class Winner(NamedTuple):
-    """What a writer has written, for the commit: plain values, so that it can be sent to another process.
+    """What a writer has written, for the commit. Plain values, so that it can be sent to another process.
     `last_sequences`: (topic, partition, sequence of the last record)."""
 
     producer_id: int
@@ -95,8 +95,8 @@ class Writer(Producer):
         return self
 
     async def finish(self) -> Winner:
-        """Sends what is left and says what was written. Raises AbortableError where a record failed: this writer
-        cannot win, another may take its place."""
+        """Sends all waiting records and returns what was written. Raises AbortableError if a record failed: this writer
+        cannot win, but another one may take its place."""
         await self.flush()
         if self._machine.trouble is not None:
             raise self._engine.error()
@@ -110,7 +110,7 @@ class Writer(Producer):
         )
 
     async def close(self) -> None:
-        """Disconnects. The transaction stays open until it is decided or its time is up."""
+        """Disconnects. The transaction stays open until it is decided or times out."""
         if not self._engine.closed and self._started:
             await self._engine.stop()
 
@@ -134,8 +134,8 @@ class MultiWriter(Connected):
         self._id = transactional_id
 
     async def join(self, token: CommitToken, member: str, *, timeout_ms: int | None = None) -> Joined:
-        """Opens or joins the transaction of a token. `member` is unique per attempt; joining twice under it gives
-        the same place. `timeout_ms`: of the transaction, where this opens it."""
+        """Opens or joins the transaction of a token. `member` is unique for each attempt: joining again under it gives
+        the same place. `timeout_ms`: the transaction's time-out, if this call opens it."""
         request = pb.JoinTransactionRequest(
             transactional_id=self._id,
             token=token.encode(),
@@ -156,18 +156,19 @@ class MultiWriter(Connected):
         )
 
     def under(self, transactional_id: str) -> MultiWriter:
-        """The same for another id, over the connections of this object, which has to outlive it: what is returned is
+        """The same for another id, over the connections of this object, which must outlive the result. The result is
         neither started nor closed."""
         other = copy(self)
         other._id = transactional_id
         return other
 
     def writer(self, joined: Joined, *, shared: bool = False) -> Writer:
-        """`shared`: over the connections of this object, which has to outlive it. Such a writer creates no topics."""
+        """`shared`: uses the connections of this object, which must outlive the writer. Such a writer creates no
+        topics."""
         return Writer(self._settings, joined, ports=self._ports, cluster=self._cluster if shared else None)
 
     async def renew(self, joined: Joined, timeout_ms: int) -> int:
-        """Pushes the transaction's deadline out. Returns the time left, ms."""
+        """Extends the transaction's deadline. Returns the time left in ms."""
         request = pb.RenewTransactionRequest(
             transactional_id=self._id, token=joined.token.encode(), serial=joined.serial, timeout_ms=timeout_ms
         )
@@ -175,8 +176,8 @@ class MultiWriter(Connected):
         return answer.remaining_ms
 
     async def commit(self, token: CommitToken, winners: Iterable[Winner], *, serial: int = 0) -> Committed:
-        """Makes the winners' records visible and aborts everybody else's, in one decision. Fails where a partition
-        does not hold all of a winner's records. A repeated commit is answered `already`."""
+        """Makes the winners' records visible and aborts all others, in one decision. Fails if a partition does not hold
+        all records of a winner. A repeated commit is answered `already`."""
         request = pb.EndTransactionRequest(
             transactional_id=self._id,
             commit=True,
@@ -192,14 +193,14 @@ class MultiWriter(Connected):
         return Committed(answer.outcome == TokenOutcome.ALREADY_COMMITTED.value, answer.committed_records)
 
     async def abort(self, token: CommitToken, *, serial: int = 0) -> None:
-        """Aborts the open transaction of a token; no error where there is none."""
+        """Aborts the open transaction of a token. It is no error if there is none."""
         request = pb.EndTransactionRequest(
             transactional_id=self._id, commit=False, token=token.encode(), serial=serial
         )
         await self._call("EndTransaction", request, pb.EndTransactionResponse)
 
     async def committed_token(self, scope: str) -> CommitToken | None:
-        """The token last committed in a scope; its value is as its owner counts, where it has one."""
+        """The token that was last committed in a scope. If it has an owner, its value is as the owner counts."""
         request = pb.GetCommitTokenRequest(transactional_id=self._id, scope=scope)
         answer = await self._call("GetCommitToken", request, pb.GetCommitTokenResponse)
         if not answer.found:

@@ -1,4 +1,4 @@
-"""Which partition a record goes to: Kafka's murmur2 of the key, or one partition per batch where there is no key."""
+"""Chooses a record's partition: Kafka's murmur2 of the key or, without a key, one partition for each batch."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 class Sticky:
-    """Records without a key stay on one partition until its batch is closed, then move on (KIP-480): fewer,
-    larger batches than a partition per record."""
+    """Records without a key stay on one partition until its batch is closed, and then move on (KIP-480). This makes
+    fewer and larger batches than a new partition for each record."""
 
     def __init__(self, random: Randomness) -> None:
         self._random = random

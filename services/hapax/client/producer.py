@@ -1,7 +1,7 @@
-"""The producer, asyncio face: records in, delivery reports out, transactions in between.
+"""The producer with asyncio: takes records, returns delivery reports, and runs transactions.
 
-It owns no rules of its own: what may be sent, resent or given up is decided by the machine
-(hapax.core.producer.machine), and carried out by the engine (hapax.client.engine).
+It has no rules of its own. The machine (hapax.core.producer.machine) decides what is sent, sent again or given up, and
+the engine (hapax.client.engine) carries it out.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ __all__ = ["Committed", "Producer", "StartFrom"]
 
 @dataclass(frozen=True)
 class StartFrom:
-    """An identity to go on under instead of asking for a new one: from a lease, or saved by a former run.
+    """An identity to continue under, instead of requesting a new one: from a lease, or saved by an earlier run.
 
-    `next_sequences`: per partition the sequence of the next record; partitions not named begin at 0.
+    `next_sequences`: for each partition the sequence of the next record. Partitions that are not named begin at 0.
     `leased`: the generation belongs to a lease, so the producer never raises it by itself.
     """
 
@@ -64,7 +64,7 @@ class Producer:
         self, settings: Settings, *, ports: ClientPorts | None = None, start_from: StartFrom | None = None,
         cluster: ClusterClient | None = None,
     ) -> None:
-        """`cluster`: one that is connected already, with a producer's options; it outlives the producer."""
+        """`cluster`: a connected one, with a producer's options, which outlives the producer."""
         self._options = options = producer_options(settings)
         self._ports = ports or RealPorts()
         self._id: str | None = options["transactional.id"]
@@ -95,8 +95,8 @@ class Producer:
     # --- life -------------------------------------------------------------------------------------------------
 
     async def start(self) -> Self:
-        """Connects; an idempotent producer gets its producer id, a transactional one fences its former instances
-        and finishes what they left open. Raises RetriableError, FencedError, FatalError."""
+        """Connects. An idempotent producer gets its producer id. A transactional one fences its former instances and
+        completes the transactions that they left open. Raises RetriableError, FencedError, FatalError."""
         if self._started:
             raise WrongState("the producer was started before; make a new one")
         self._started = True
@@ -116,8 +116,8 @@ class Producer:
         return self
 
     async def close(self) -> None:
-        """Sends what is left (an open transaction is aborted), then disconnects. Never raises for failed records:
-        their futures, or `flush()`, tell."""
+        """Sends all waiting records (but aborts an open transaction), then disconnects. Never raises for failed
+        records: their futures and `flush()` report those."""
         if self._engine.closed or not self._started:
             return
         try:
@@ -142,13 +142,13 @@ class Producer:
 
     @property
     def metrics(self) -> Metrics:
-        """What this producer counts, see docs/metrics.md: `metrics.values()` is a dict of numbers by name, and
-        `prometheus_client.REGISTRY.register(producer.metrics)` shows them to a scraper."""
+        """What this producer counts, see docs/metrics.md. `metrics.values()` is a dict of numbers by name, and
+        `prometheus_client.REGISTRY.register(producer.metrics)` exposes them to Prometheus."""
         return self._engine.metrics
 
     @property
     def identity(self) -> StartFrom:
-        """Producer id, generation and next sequences, to be saved; complete after `flush()`."""
+        """Producer id, generation and next sequences, to be saved. Complete after `flush()`."""
         machine = self._machine
         return StartFrom(
             machine.identity.producer_id, machine.identity.epoch, machine.next_sequences(), machine.options.leased
@@ -166,10 +166,10 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Sequence[Header] = (),
     ) -> asyncio.Future[DeliveryReport]:
-        """Hands a record over; the future tells where it went, or raises.
+        """Accepts a record. The future returns its delivery report, or raises.
 
         Waits only for the topic's metadata and for room in buffer.memory, at most max.block.ms each. Without
-        `partition` the key picks it as in Kafka (murmur2); without a key batches go round.
+        `partition`, the key determines it as in Kafka (murmur2). Without a key, batches rotate over the partitions.
         """
         known = self._cluster.topics.get(topic)
         if known is None:
@@ -198,12 +198,12 @@ class Producer:
     async def send_and_wait(
         self, topic: str, value: bytes | None = None, key: bytes | None = None, **how: Any
     ) -> DeliveryReport:
-        """`send`, and waits for the delivery. Arguments as for `send`."""
+        """`send`, and then waits for the delivery. Arguments as for `send`."""
         return await (await self.send(topic, value, key, **how))
 
     async def send_batch(self, topic: str, partition: int, batch: bytearray, records: int) -> None:
-        """Hands over a whole record batch (`hapax.codec.batch.assemble_batch`; who wrote it is filled in). Waits as
-        `send` does; how it ended, `flush` or `commit` tell. For writers that have many records at once."""
+        """Accepts a whole record batch (`hapax.codec.batch.assemble_batch`; the producer's identity is filled in).
+        Waits as `send` does. `flush` or `commit` report the outcome. For writers that have many records at once."""
         if partition not in (self._cluster.topics.get(topic) or await self._topic(topic)).partitions:
             await self._check_partition(topic, partition)
         if len(batch) > self._options["max.request.size"]:
@@ -215,28 +215,28 @@ class Producer:
         self._engine.append_batch(TopicPartition(topic, PartitionIndex(partition)), batch, records)
 
     async def partitions_of(self, topic: str) -> int:
-        """How many a topic has. Raises HapaxError."""
+        """A topic's number of partitions. Raises HapaxError."""
         return len((await self._topic(topic)).partitions)
 
     async def existing_topics(self, names: Iterable[str]) -> set[str]:
-        """Those of the topics that there are now; none is created. Raises HapaxError."""
+        """The given topics that exist now. None is created. Raises HapaxError."""
         wanted = list(names)
         timeout = self._options["max.block.ms"]
         return set(await self._cluster.within(timeout, "finding topics", lambda: self._cluster.existing(wanted)))
 
     def available_partitions(self, topic: str) -> list[int]:
-        """Those that have a leader, of a topic that was used before."""
+        """The partitions that have a leader, of a topic that was used before."""
         return self._cluster.topics[topic].available()
 
     async def flush(self) -> None:
-        """Sends everything now and waits for it. Raises the first failure since the last flush."""
+        """Sends everything now and waits for the outcomes. Raises the first failure since the last flush."""
         self._engine.close_all()
         self._engine.pump()
         await self._engine.flushed()
         self.check()
 
     def check(self) -> None:
-        """Raises the first failure since the last flush, without waiting for anything."""
+        """Raises the first failure since the last flush. Does not wait."""
         failure, self._engine.failure = self._engine.failure, None
         if failure is not None:
             raise failure
@@ -251,12 +251,13 @@ class Producer:
         self._engine.failure = None
 
     async def commit(self, token: CommitToken | None = None) -> Committed:
-        """Sends what is left, then makes all of the transaction visible at once.
+        """Sends all waiting records, then makes the whole transaction visible at once.
 
-        With `token` (Hapax only) the commit is idempotent: a token that is not newer than the last one of its scope
-        is answered `already`, and what was written now is aborted. One that says whose work it is (`token.work`) is
-        answered so only for the same work as the newest, and else refused. Raises AbortableError (abort, then begin
-        again), RetriableError where the outcome is not known in time (call `commit()` again), FencedError, FatalError.
+        With `token` (Hapax only) the commit is idempotent: a token that is not newer than the last one of its scope is
+        answered `already`, and the records written now are aborted. A token that describes its work (`token.work`) is
+        answered so only if the work is the same as the newest commit's, and is refused otherwise. Raises AbortableError
+        (abort, then begin again), RetriableError if the outcome is not known in time (call `commit()` again),
+        FencedError, FatalError.
         """
         engine = self._engine
         if engine.outcome is None:
@@ -271,7 +272,7 @@ class Producer:
         return await self._end("committing")
 
     async def abort(self) -> None:
-        """Makes nothing of the transaction visible. Raises like `commit`."""
+        """Makes none of the transaction's records visible. Raises like `commit`."""
         engine = self._engine
         if engine.outcome is not None and self._machine.state is State.COMMITTING_TRANSACTION:
             raise WrongState("a commit is under way and its outcome is not known: call commit() again")
@@ -286,7 +287,7 @@ class Producer:
         engine.failure = None
 
     async def send_offsets(self, offsets: Offsets, group: str | ConsumerGroup) -> None:
-        """Commits reading positions as part of the transaction. Raises like `commit`."""
+        """Commits read positions as part of the transaction. Raises like `commit`."""
         self._check_usable()
         with self._worded():
             self._machine.offsets_sent()
@@ -302,7 +303,7 @@ class Producer:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
-        """`async with producer.transaction(): ...` commits at the end, aborts where the block raises."""
+        """`async with producer.transaction(): ...` commits at the end, and aborts if the block raises."""
         self.begin()
         try:
             yield self
@@ -320,7 +321,7 @@ class Producer:
 
     async def _end(self, what: str) -> Committed:
         outcome = self._engine.outcome
-        if outcome is None:  # decided within the call itself: there was nothing to decide
+        if outcome is None:  # decided within the call itself, because there was nothing to decide
             return Committed()
         counts = self._engine.counts
         began = counts.stopwatch()
@@ -352,7 +353,7 @@ class Producer:
                 f"topic {topic!r} has no partition {partition}", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     async def _admitted(self, size: int) -> None:
-        """There is room for so much, and it may be sent."""
+        """Returns once there is room for this many bytes and a record may be sent."""
         if not self._engine.accumulator.has_room(size):
             await self._room(size)
         self._check_usable()

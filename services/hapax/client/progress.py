@@ -1,4 +1,5 @@
-"""How far replicas are that catch up: what they lack, how fast it becomes less, when it will be nothing."""
+"""The progress of replicas that catch up: how much they lack, how fast that shrinks, and when they will have caught
+up."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _MEASURED_S: Final = 1.0
 
 
 class Progress(NamedTuple):
-    """One replica. The last two only while it is not in sync; None: not to be told."""
+    """One replica. The last two values only while it is not in sync; None: they cannot be measured."""
 
     node: int
     in_sync: bool
@@ -23,7 +24,7 @@ class Progress(NamedTuple):
     lag: int
     lag_bytes: int
     bytes_per_second: int | None = None
-    """By which its lag shrinks."""
+    """The rate at which its lag shrinks."""
     seconds_left: int | None = None
 
     def as_record(self) -> dict[str, Any]:
@@ -40,7 +41,7 @@ class Progress(NamedTuple):
 
 
 async def measure(admin: Admin, topics: Sequence[TopicInfo]) -> dict[TopicPartition, list[Progress]]:
-    """Of all replicas; looks twice, a second apart, where one is not in sync. Raises HapaxError."""
+    """Of all replicas. If one is not in sync, measures twice, a second apart. Raises HapaxError."""
     wanted = {
         TopicPartition(topic.name, PartitionIndex(each.partition)): (topic.topic_id, each.leader)
         for topic in topics for each in topic.partitions if each.leader >= 0

@@ -1,4 +1,4 @@
-"""One Fetch for one partition, answered as it came: for looking at a log without following it."""
+"""One Fetch for one partition, with the undecoded answer: to inspect a log without following it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NAMES = 12
 
 class RawFetch(NamedTuple):
     data: bytes
-    """Batches, the last of them perhaps in part."""
+    """Batches. The last one may be incomplete."""
     aborted: tuple[tuple[int, int], ...]
-    """(producer id, first offset) of what a read_committed reader leaves out."""
+    """(producer id, first offset) of the transactions that a read_committed reader leaves out."""
     high_watermark: int
     last_stable: int
     first: int
@@ -29,8 +29,8 @@ async def fetch_raw(
     cluster: ClusterClient, partition: TopicPartition, offset: int, *, committed: bool, max_bytes: int, timeout_ms: int,
     topic_id: str = "",
 ) -> RawFetch:
-    """What lies from `offset` on; empty at the end of the log. `topic_id`: where only that topic will do, not another
-    of its name (code UNKNOWN_TOPIC_ID). Raises HapaxError."""
+    """The batches from `offset` on. Empty at the end of the log. `topic_id`: only this topic may be read, and not
+    another one of its name (code UNKNOWN_TOPIC_ID). Raises HapaxError."""
     name = f"{partition.topic}-{partition.partition}"
     await cluster.topic(partition.topic, timeout_ms)
 
@@ -75,8 +75,8 @@ async def fetch_raw(
 
 
 async def _topic_id(cluster: ClusterClient, name: str, wanted: str) -> Any:
-    """uuid.UUID of the topic of this name. Raises FatalError where it is not the `wanted` one, as text ('': any), also
-    by a fresh answer: what is known may be from before the topic was made again."""
+    """uuid.UUID of the topic of this name. Raises FatalError if it is not the `wanted` one (as text; '': any). This is
+    checked against a new answer, because the cached metadata may be from before the topic was created again."""
     topic = cluster.topics.get(name)
     if topic is None or (wanted and str(topic.topic_id) != wanted):
         topic = (await cluster.existing([name])).get(name)

@@ -1,7 +1,7 @@
-"""Records as the application sees them, and the batches that carry them.
+"""Records as the application sees them, and the batches that hold them.
 
-A batch is built without a producer; who writes it and under which sequence is patched into its header at the moment
-it is sent, because that can change between two attempts.
+A batch is built without a producer. The producer's identity and sequence are written into its header when it is sent,
+because they can change between two attempts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CRC_AT: Final = 17
 
 
 class Record(NamedTuple):
-    """A record as read. `timestamp_ms` is the writer's, or the leader's where the topic keeps append time."""
+    """A record as read. `timestamp_ms` is the writer's time, or the leader's if the topic uses append time."""
 
     topic: str
     partition: int
@@ -40,9 +40,9 @@ class Record(NamedTuple):
 
 
 class DeliveryReport(NamedTuple):
-    """Where a record went. `offset` is -1 with acks=0, and where the leader recognised a repetition so late that it
-    no longer knew the offset. `producer_id`, `generation` (the producer epoch) and `sequence` are -1 without
-    idempotence; together they name the record for ever, and a producer can be started behind it (`StartFrom`)."""
+    """The outcome of a record. `offset` is -1 with acks=0, and if the leader recognised a repetition so late that it no
+    longer knew the offset. `producer_id`, `generation` (the producer epoch) and `sequence` are -1 without idempotence.
+    Together they identify the record permanently, and a producer can be started after it (`StartFrom`)."""
 
     topic: str
     partition: int
@@ -53,12 +53,12 @@ class DeliveryReport(NamedTuple):
     sequence: int
 
     def encode(self) -> str:
-        """As text, fit for the metadata of a committed offset (at most 4096 bytes)."""
+        """As text for the metadata of a committed offset (at most 4096 bytes)."""
         return f"hapax1:{self.producer_id}:{self.generation}:{self.sequence}:{self.offset}:{self.timestamp_ms}"
 
     @classmethod
     def decode(cls, topic: str, partition: int, text: str) -> DeliveryReport:
-        """The opposite of `encode`. Raises ValueError where `text` is something else."""
+        """The inverse of `encode`. Raises ValueError for any other text."""
         kind, *numbers = text.split(":")
         if kind != "hapax1" or len(numbers) != 5:
             raise ValueError(f"not a delivery report: {text!r}")
@@ -67,8 +67,8 @@ class DeliveryReport(NamedTuple):
 
 
 def stamp(batch: bytearray, identity: Identity, sequence: int, transactional: bool) -> bytearray:
-    """Writes the producer into a batch, and its CRC. A changed batch is a new object: the old bytes may still be
-    waiting in a connection."""
+    """Writes the producer into a batch, and updates its CRC. A changed batch is a new object, because the old bytes may
+    still be waiting in a connection."""
     attributes = batch[_ATTRIBUTES_AT]
     wanted = attributes | TRANSACTIONAL if transactional else attributes & ~TRANSACTIONAL
     producer = _PRODUCER.pack(identity.producer_id, identity.epoch, sequence)

@@ -24,7 +24,7 @@ COMPRESSION: Final = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 class Setting:
     name: str
     users: str
-    """The clients that have it: some of `p`roducer, `c`onsumer and `a`dmin client."""
+    """The clients that have the setting: some of `p`roducer, `c`onsumer and `a`dmin client."""
     default: object
     read: Callable[[object], object]
     meaning: str

@@ -1,8 +1,8 @@
 """Commit tokens: a commit that a replaying engine may repeat (Hapax only).
 
-A token is (scope, value): the scope names the query, file or job, the value rises with every commit. The coordinator
-keeps the last value with the committed outcome, in the same record; a commit whose value is not newer is answered
-'already committed' and its data is aborted.
+A token is (scope, value). The scope names the query, file or job, and the value rises with every commit. The
+coordinator keeps the last value and the committed outcome in one record. A commit whose value is not newer is answered
+'already committed', and its records are aborted.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ SERVICE = "/hapax.v1.Transactions/"
 
 
 class Work(NamedTuple):
-    """What an engine that replays its newest commit, and no other, says of the work behind a token. The coordinator
-    confirms the newest commit to its owner only, and only for the same work; whatever else is not new is refused with
-    TokenConflictError.
+    """The description of the work behind a token, from an engine that replays its newest commit and no other. The
+    coordinator confirms the newest commit only to its owner, and only for the same work. It refuses every other commit
+    that is not newer with TokenConflictError.
 
-    `owner` names the query: the scope is its own from its first commit on. `run` names the driver, another one each
-    time the owner starts: the newest run alone can abort a transaction that several joined. `follows`: the owner's
-    value that was committed last, and `followed` its fingerprints. `fingerprints`: (kind, digest) pairs, equal for
-    equal work; the first kind that was kept with the commit, too, is compared. `continue_from`: (owner, value as the
-    scope counts) of the newest commit, to go on from another owner's or from a newer one than the owner knows; the
-    owner's value then stands for the one after it. `allow_other_work`: a replay whose fingerprint differs is
+    `owner` names the query, which owns the scope from its first commit on. `run` names the driver and changes each time
+    the owner starts: only the newest run can abort a transaction that several runs joined. `follows`: the owner's value
+    that was committed last, and `followed`: its fingerprints. `fingerprints`: (kind, digest) pairs, equal for equal
+    work. The first kind that was also stored with the commit is compared. `continue_from`: (owner, value as the scope
+    counts) of the newest commit, to continue after another owner's commit or after a newer one than the owner knows.
+    The owner's value then stands for the value after it. `allow_other_work`: a replay whose fingerprint differs is
     confirmed, and not written."""
 
     owner: str
@@ -62,10 +62,10 @@ class Work(NamedTuple):
 
 
 class CommitToken(NamedTuple):
-    """`records`: the number of records the commit stands for, kept with it; a replay with another number fails
+    """`records`: the number of records in the commit, which is stored with it. A replay with another number fails
     unless `allow_other_count`. A value above 0 in a scope without history fails unless `allow_unknown_history`.
-    `single_use`: the scope has no other commit; it takes no memory once this commit cannot be repeated.
-    With `work` the value is as its owner counts; without, whatever is not newer has been committed."""
+    `single_use`: the scope has no other commit, so it takes no memory once this commit cannot be repeated. With `work`
+    the value is as its owner counts. Without `work`, every value that is not newer counts as committed."""
 
     scope: str
     value: int
@@ -104,11 +104,11 @@ class LastToken(NamedTuple):
     committed_ms: int
     """Wall clock."""
     owner: str = ""
-    """Empty: it has none."""
+    """Empty: it has no owner."""
     number: int = 0
     """The value as its owner counts."""
     fingerprints: tuple[str, ...] = ()
-    """Their kinds."""
+    """The kinds of its fingerprints."""
 
     @staticmethod
     def decode(token: pb.LastCommitToken) -> LastToken:
@@ -119,8 +119,8 @@ class LastToken(NamedTuple):
 
 
 class TokenConflictError(FatalError):
-    """A commit token was refused by what is committed in its scope; nothing is decided. `newest`: what it was held
-    against, None: nothing is committed there."""
+    """A commit token was refused because of a commit in its scope, and nothing is decided. `newest`: the commit with
+    which it was compared. None: the scope has no commit."""
 
     def __init__(self, message: str, *, code: int, conflict: Conflict, newest: LastToken | None) -> None:
         super().__init__(message, code=code)
@@ -143,8 +143,8 @@ class Told(NamedTuple):
 
 
 async def transactions_call(cluster: ClusterClient, transactional_id: str, method: str, request: bytes) -> bytes:
-    """One call to the coordinator of a transactional id. Raises RpcError, HapaxError, PeerError; RetriableError if
-    it has none at the moment."""
+    """One call to the coordinator of a transactional id. Raises RpcError, HapaxError, PeerError, and RetriableError if
+    there is no coordinator at the moment."""
     node = await cluster.coordinator("transaction", transactional_id)
     address = await cluster.rpc_address(node)
     if address is None:
@@ -158,9 +158,9 @@ async def transactions_call(cluster: ClusterClient, transactional_id: str, metho
 async def end_with_token(
     cluster: ClusterClient, transactional_id: str, machine: ClientProducer, token: CommitToken
 ) -> Told | None:
-    """Commits with a token; None: refused for good (the machine knows). Repeats without end: the call is
+    """Commits with a token. None: refused for good (the machine knows). Repeats without a limit, because the call is
     idempotent."""
-    from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb  # late: only tokens need it
+    from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb  # imported late, because only tokens need it
 
     identity = machine.identity
     request = pb.EndTransactionRequest(
@@ -193,7 +193,8 @@ async def end_with_token(
                 following = Identity(ProducerId(answer.producer_id), ProducerEpoch(answer.producer_epoch))
                 return Told(TokenOutcome(answer.outcome), following, answer.committed_records)
             if coordinator_error_kind(answer.error) is ErrorKind.FATAL:
-                # Nothing is decided: the token was refused (another number of records, an unknown history).
+                # Nothing is decided: the token was refused, for example for another number of records or an unknown
+                # history.
                 machine.fail(Trouble(ErrorKind.ABORT, answer.error, answer.reason))
                 return None
             if machine.coordinator_refused(answer.error, answer.reason) is not ErrorKind.RETRY:

@@ -1,4 +1,4 @@
-"""Programs beyond those of `hapax_sim.clients`: each part is a history that a scene may name."""
+"""Programs in addition to those of `hapax_sim.clients`: each part is a history that a scene may name."""
 
 from __future__ import annotations
 

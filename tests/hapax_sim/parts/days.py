@@ -1,5 +1,5 @@
-"""Leases that last for days, and loaders that sleep for hours: each line stands in the log once and in order, however
-long nothing was written."""
+"""Leases that last for days, and loaders that sleep for hours: each line is in the log once and in order, however long
+nothing was written."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Days:
         return {f"sower-{number}": self.sow for number in range(len(_EXPIRE_HOURS))}
 
     async def sow(self, life: Life) -> None:
-        """Each has a partition and a lease of its own; a life that follows takes the lease over."""
+        """Each has its own partition and lease. A later life takes the lease over."""
         number = int(life.name.rpartition("-")[2])
         loop = life.recorder.loop
         before = dict(self.acknowledged)

@@ -1,5 +1,5 @@
-"""A client that writes what is no record: batches whose header and checksum are right, around garbage and around
-compressed zeros, to a compacted topic of its own. Nothing that others have may suffer."""
+"""A client that writes invalid records: batches with a valid header and checksum around garbage and around compressed
+zeros, to a compacted topic of its own. No other client may be affected."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A compacted topic under writers that delete and readers that remember every key.
 
 Any reading from the beginning to the end, whenever it begins, must end with the newest value of each key, unless it
-took longer than tombstones stay. A lookup by time must not pass a record that is certainly there."""
+took longer than the retention of tombstones. A lookup by time must not pass a record that is certainly there."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from hapax_sim.parts.part import PartTopic, a_few_of_each
 KEYS: Final = "keys"
 _TOMBSTONES_STAY_S: Final = 10.0
 _KEYS: Final = 36
-"""Of each writer. The first are written every second, the last every quarter of a minute: longer than tombstones stay.
+"""Of each writer. The first keys are written every second, the last ones every 15 s, which is longer than the retention
+of tombstones.
 """
 _MOST_LEFT: Final = 700
-"""Records that compaction leaves, when it has had its time: each key once, as many again below the
-share from which on it works, and what two segments hold."""
+"""Maximum number of records left after compaction has finished: each key once, as many again below the ratio at which
+compaction starts, and the content of two segments."""
 _COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _WHERE: Final = TopicPartition(KEYS, 0)  # type: ignore[arg-type]
 
@@ -43,9 +44,9 @@ class Keys:
 
     def __init__(self) -> None:
         self.writes: list[KeyWrite] = []
-        """In the order of their sending; each key has one writer."""
+        """In the order in which they were sent. Each key has one writer."""
         self.issued: dict[str, int] = {}
-        """Key -> the number of the newest write that was begun."""
+        """Key -> the number of the newest write that has begun."""
         self.found: list[str] = []
 
     def programs(self) -> dict[str, Program]:
@@ -60,7 +61,7 @@ class Keys:
         compressing = plainly | {"compression.type": rng.choice(_COMPRESSIONS)}
         async with Producer(plainly, ports=life.ports) as plain, Producer(compressing, ports=life.ports) as other:
             while not life.stopping():
-                producer = rng.choice((plain, other))  # a key may be compressed, and its deletion not
+                producer = rng.choice((plain, other))  # a key may be compressed in one batch and its deletion not
                 waiting: list[tuple[int, asyncio.Future[object]]] = []
                 try:
                     for _ in range(rng.randrange(1, 8)):
@@ -68,7 +69,7 @@ class Keys:
                         number = len(self.writes)
                         value = None if rng.random() < 0.35 else f"{number}." + "x" * rng.randrange(30)
                         now = life.ports.clock.now_ms()
-                        # Clients give records the time of what they tell of, which may be long ago.
+                        # Clients set a record's time to the time of its event, which may be long ago.
                         when = now - rng.randrange(1, 90_000) if rng.random() < 0.3 else now
                         self.writes.append(KeyWrite(key, value, when))
                         self.issued[key] = number
@@ -99,7 +100,7 @@ class Keys:
             auto__offset__reset="earliest", enable__auto__commit="false", max__partition__fetch__bytes="1500")
 
     async def _once(self, life: Life, consumer: Consumer) -> list[_Read]:
-        """From the beginning to the end as it was at the beginning."""
+        """Reads from the beginning to the end that the log had at the start of the reading."""
         loop = asyncio.get_running_loop()
         known = len(self.writes)
         end = (await consumer.end_offsets([_WHERE]))[_WHERE]
@@ -109,7 +110,7 @@ class Keys:
         read: list[_Read] = []
         slowly = not life.stopping() and life.rng.random() < 0.5
         while await consumer.position(_WHERE) < end:
-            if slowly:  # so that compaction comes between what it reads
+            if slowly:  # so that compaction runs in the middle of the reading
                 await asyncio.sleep(life.rng.uniform(0, 0.5))
             for record in await consumer.poll(timeout_ms=200, max_records=20 if slowly else 1000):
                 assert record.key is not None
@@ -124,7 +125,7 @@ class Keys:
         return read
 
     async def _look_up(self, life: Life, consumer: Consumer, read: list[_Read]) -> None:
-        """Asks where a time begins, while compaction goes on."""
+        """Asks at which offset a time begins, while compaction runs."""
         if not read:
             return
         chosen = life.rng.choice(read).timestamp + life.rng.choice((-1, 0, 1))
@@ -137,7 +138,7 @@ class Keys:
     # --- the end
 
     async def finish(self, life: Life) -> None:
-        """Compaction has done its work, on whichever broker leads."""
+        """Returns when compaction has finished its work, whichever broker leads."""
         loop = asyncio.get_running_loop()
         async with Consumer(self._reading(life), ports=life.ports) as consumer:
             limit = loop.time() + 90

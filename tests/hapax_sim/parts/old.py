@@ -1,7 +1,7 @@
-"""Producers of transactions version 1, as older libraries are: the epoch stays from one transaction to the next.
+"""Producers of transactions version 1, as in older libraries: the epoch does not change between transactions.
 
-A request that was not answered in time costs the connection. The batch is sent again on a new one, or the transaction
-is aborted and the next one begins with the very sequences that were never acknowledged."""
+If a request is not answered in time, its connection is closed. The batch is sent again on a new one, or the transaction
+is aborted. In that case the next transaction begins with the very sequences that were never acknowledged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LOOK_AGAIN: Final = frozenset({
 
 
 class _Unanswered(Exception):
-    """It may have taken effect or not."""
+    """It may have taken effect, or not."""
 
 
 class OldProducer:
@@ -66,7 +66,7 @@ class OldProducer:
     async def transact(
         self, running: Running, micros: list[list[object]], write: list[tuple[TopicPartition, str]]
     ) -> bool:
-        """Whether it was committed."""
+        """Returns whether it was committed."""
         try:
             for where, value in write:
                 micros.append(["send", key_of(*where), [None, value]])
@@ -89,7 +89,7 @@ class OldProducer:
             raise FatalError("AddPartitionsToTxn was refused", code=_added(answer))
 
     async def produce(self, where: TopicPartition, value: str) -> int:
-        """The offset. Raises _Unanswered where the program gives up."""
+        """Returns the offset. Raises _Unanswered where the program gives up."""
         rng = self.life.rng
         sequence = self.sequences.get(where, 0)
         batch = encode_records(
@@ -133,7 +133,7 @@ class OldProducer:
     # --- connections
 
     async def _ask(self, address: tuple[str, int], message: Any, version: int) -> Any:
-        """On the one connection to a node. Raises PeerError, and the connection is gone."""
+        """Uses the one connection to a node. Raises PeerError, and then the connection is gone."""
         peer = self.peers.get(address)
         if peer is None or peer.closed:
             peer = self.peers[address] = await Peer.connect(
@@ -142,7 +142,7 @@ class OldProducer:
         return await peer.call(message, version=version)
 
     async def _of_coordinator(self, message: Any, version: int, code: Any = lambda answer: answer.error_code) -> Any:
-        """The first answer that is no 'not here, not now'. Which node coordinates, any node is asked."""
+        """The first answer other than "not here" or "not now". Any node is asked which node coordinates."""
         end = self.life.recorder.loop.time() + 60
         while self.life.recorder.loop.time() < end:
             try:
@@ -160,7 +160,7 @@ class OldProducer:
         raise FatalError("no coordinator within a minute")
 
     async def _find(self) -> None:
-        """Each time another node may be asked, which may know less."""
+        """Each time another node may be asked, whose metadata may be older."""
         host, port = self.life.rng.choice(self.cluster.options["bootstrap.servers"])
         message = messages.FindCoordinatorRequest(key=self.id, key_type=1, coordinator_keys=[self.id])
         answer = (await self._ask((host, port), message, 4)).coordinators[0]
@@ -174,7 +174,7 @@ def _added(answer: Any) -> int:
 
 
 class Old:
-    """Their records are appended where the others' are: one history is judged for all."""
+    """Their records are appended together with the others': one history is judged for all."""
 
     topics: Mapping[str, PartTopic] = {}
 
@@ -200,7 +200,7 @@ class Old:
             await producer.close()
 
     async def leave(self, life: Life) -> None:
-        """Abandoned transactions, each under its own id, which their time-outs must end."""
+        """Abandoned transactions, each under its own id. Their time-outs must end them."""
         number = 0
         while not life.stopping():
             number += 1

@@ -1,4 +1,4 @@
-"""What a part of a simulation is: programs with topics and a verdict of their own, which a scene names."""
+"""A part of a simulation: programs with their own topics and verdict, which a scene names."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class PartTopic(NamedTuple):
 
 
 class Part(Protocol):
-    """One instance judges one simulation. What it remembers stands outside of the processes that it watches: a crash
-    of a client loses nothing of it."""
+    """One instance judges one simulation. Its memory is outside the processes that it watches, so a client's crash
+    loses none of it."""
 
     topics: Mapping[str, PartTopic]
 
@@ -25,8 +25,8 @@ class Part(Protocol):
         ...
 
     async def finish(self, life: Life) -> None:
-        """Every program has ended and every node serves: reads what is there in the end. Raises AssertionError where
-        something that had to happen did not."""
+        """Called when every program has ended and every node serves: reads the final state. Raises AssertionError if
+        something required did not happen."""
         ...
 
     def judge(self) -> list[str]:
@@ -35,7 +35,7 @@ class Part(Protocol):
 
 
 def a_few_of_each(sentences: Iterable[str]) -> list[str]:
-    """Of `kind: sentence` at most two of each kind."""
+    """At most two sentences of each kind, from `kind: sentence`."""
     kinds: Counter[str] = Counter()
     kept = []
     for sentence in sentences:

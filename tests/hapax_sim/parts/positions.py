@@ -1,6 +1,6 @@
-"""A group whose position only rises, read by clients that have just started and ask whichever node they reach first.
+"""A group whose position only rises, read by clients that have just started and ask the first node that they reach.
 
-What a commit was answered as stored, every later reader must find, whatever node it asks."""
+Once a commit is answered as stored, every later reader must find it, whichever node it asks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Positions:
         return more | {"bootstrap.servers": ",".join(servers[first:] + servers[:first])}
 
     async def commit(self, life: Life) -> None:
-        """Each commit comes after the answer to the one before it, or is a new number after a failure."""
+        """Each commit follows the answer to the previous one, or has a new number after a failure."""
         group = int(life.name.rpartition("-")[2])
         while not life.stopping():
             async with Consumer(self._settings(life, group), ports=life.ports) as consumer:
@@ -60,7 +60,7 @@ class Positions:
             await life.pause()
 
     async def _once(self, life: Life, group: int) -> None:
-        """A consumer of its own each time: it knows no coordinator yet."""
+        """A new consumer each time, which knows no coordinator yet."""
         began = life.recorder.loop.time()
         try:
             async with Consumer(self._settings(life, group), ports=life.ports) as consumer:

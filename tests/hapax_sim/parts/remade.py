@@ -1,7 +1,8 @@
-"""A topic that is deleted and made again under clients that go on writing to it and reading from it.
+"""A topic that is deleted and created again while clients continue to write to it and read from it.
 
-What was sent after the topic was there again, and acknowledged before somebody read it from its beginning, is in that
-reading. Clients go on: an outcome for each record, and no end of a consumer that reads other topics too."""
+A record that was sent after the topic existed again, and acknowledged before a reader started from the beginning, is in
+that reading. Clients continue: each record gets an outcome, and a consumer that also reads other topics does not
+end."""
 
 from __future__ import annotations
 
@@ -24,13 +25,14 @@ _NOT_THERE: Final = frozenset({
     ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
 })  # fmt: skip
-"""What a client of a topic that is deleted under it may be told for good."""
+"""Errors that a client may get for good when its topic is deleted."""
 
 
 class _Sent(NamedTuple):
     value: str
     topic_id: str
-    """As the producer knew it from before it sent the value until after the answer: requests name the topic by it."""
+    """The id that the producer knew from before it sent the value until after the answer. Its requests name the topic
+    by this id."""
     acknowledged: float
 
 
@@ -46,7 +48,7 @@ class Remade:
         self.sent: list[_Sent] = []
         self.found: list[str] = []
         self.former: set[str] = set()
-        """Ids of the topics that bore the name."""
+        """Ids of the topics that had the name."""
         self.steady_sent: list[str] = []
         self.steady_read: dict[str, list[str]] = {}
 
@@ -54,7 +56,7 @@ class Remade:
         visitors: dict[str, Program] = {f"visitor-{number}": self.write for number in range(_VISITORS)}
         return {"remaker-0": self.remake, **visitors, "follower-0": self.follow}
 
-    # --- who deletes and makes it
+    # --- the program that deletes and creates it
 
     async def remake(self, life: Life) -> None:
         loop = life.recorder.loop
@@ -74,14 +76,15 @@ class Remade:
                 await asyncio.sleep(life.rng.uniform(0.5, 12.0))
                 try:
                     missing = await self._read_all(life, made) if made else []
-                    # A deletion that the network held back may have reached the topic by its name.
+                    # A deletion that the network delayed may have deleted the new topic by its name.
                     if made and made == await self._topic_id(admin):
                         self.found += missing
                 except RetriableError:
                     life.recorder.counts["remade not read"] += 1
 
     async def _new_id(self, admin: Admin) -> str:
-        """Empty: the brokers that were asked still show a topic of before, as one does that is without the store."""
+        """Empty: the brokers that were asked still show an earlier topic, as a broker does that is cut off from the
+        store."""
         for _ in range(20):
             found = await self._topic_id(admin)
             if found and found not in self.former:
@@ -92,7 +95,7 @@ class Remade:
 
     @staticmethod
     async def _topic_id(admin: Admin) -> str:
-        """Empty: there is none."""
+        """Empty: there is no such topic."""
         return next((topic.topic_id for topic in await admin.list_topics() if topic.name == _REMADE), "")
 
     async def _read_all(self, life: Life, topic_id: str) -> list[str]:
@@ -123,10 +126,10 @@ class Remade:
             found.append(f"duplicate: {double} values stand twice in {_REMADE}")
         return found
 
-    # --- who uses it
+    # --- the programs that use it
 
     async def write(self, life: Life) -> None:
-        """One producer over many lives of the topic; beside it a topic that stays."""
+        """One producer over many lives of the topic. It also writes to a topic that stays."""
         loop = life.recorder.loop
         number = 0
         async with Producer(life.writing(), ports=life.ports) as producer:
@@ -141,7 +144,7 @@ class Remade:
                 await life.pause()
 
     async def _send(self, producer: Producer, topic: str, value: str) -> bool:
-        """Whether it was acknowledged. Raises what should not happen to the topic that stays."""
+        """Returns whether it was acknowledged. Raises errors that the topic that stays must not have."""
         try:
             async with asyncio.timeout(120):
                 await producer.send_and_wait(topic, value.encode(), partition=0)
@@ -157,7 +160,7 @@ class Remade:
             raise
 
     async def follow(self, life: Life) -> None:
-        """Reads both; what happens to the one is no reason to lose the other."""
+        """Reads both topics. Events of the one must not lose records of the other."""
         read = self.steady_read.setdefault(life.process, [])
         settings = life.settings(auto__offset__reset="earliest", enable__auto__commit="false")
         async with Consumer(settings, ports=life.ports) as consumer:

@@ -1,8 +1,8 @@
-"""The REST API, two replicas that die, and callers who repeat what got no answer: at either replica, under their key.
+"""The REST API with two replicas that die, and callers that repeat unanswered calls at either replica, under their key.
 
-A group's position is shifted: each request, however often it was sent, once. A topic is deleted under its ETag by two
-callers, and made again: nobody deletes the new one. A transaction is aborted by name, and the call repeated while the
-producer's next one runs: that one commits."""
+A group's position is shifted: each request takes effect once, however often it was sent. Two callers delete a topic
+under its ETag, and it is created again: neither deletes the new one. A transaction is aborted by name, and the call is
+repeated while the producer's next transaction runs: that one commits."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _GROUP: Final = "rest-group"
 _ID: Final = "rest-transaction"
 _REPLICAS: Final = ("rest-0", "rest-1")
 _ANSWER_S: Final = 12.0
-"""A caller waits so long, less than the API does: an answer may come to nobody."""
+"""A caller waits this long, which is shorter than the API's own limit. So an answer may have no receiver."""
 _TRANSACTION_MS: Final = 600_000
-"""Far more than one takes: nothing but a call aborts it."""
+"""Far more than a transaction takes: only a call aborts it."""
 _CRASHES: Final = 0.1
-"""So many of the calls end with the replica's death."""
+"""Share of the calls during which the replica dies."""
 _NONE: Final = 0
-"""In the place of a status: no answer."""
+"""In place of a status: there was no answer."""
 
 
 class Rest:
@@ -45,7 +45,7 @@ class Rest:
         self._gates: dict[str, tuple[SimProcess, Gate]] = {}
         self._keys = 0
         self._revisions: dict[str, int] = {}
-        """Topic id -> the revision that it was last seen with."""
+        """Topic id -> the revision with which it was last seen."""
         self._calling = {"shifter-0", "deleter-0", "aborter-0"}
 
     def programs(self) -> dict[str, Program]:
@@ -55,7 +55,7 @@ class Rest:
             "aborter-0": self._caller(self.abort)}
 
     def _caller(self, program: Program) -> Program:
-        """The replicas stay until all callers have ended."""
+        """The replicas run until all callers have ended."""
 
         async def call(life: Life) -> None:
             self._calling.add(life.name)
@@ -69,7 +69,7 @@ class Rest:
     # --- the API, and calls to it
 
     async def serve(self, life: Life) -> None:
-        """One replica, without sockets: a call is a task of its process."""
+        """One replica, without sockets. A call is a task of its process."""
         settings = load(
             ["admin.auth=none", "admin.request.timeout.ms=5000"], environment={})
         gate, view, clients = await compose(
@@ -86,7 +86,7 @@ class Rest:
     async def _ask(
         self, life: Life, method: str, path: str, body: Any = None, **headers: str
     ) -> tuple[int, dict[str, str], Any]:
-        """(status, headers, answer) of one of the replicas; no status where none came."""
+        """(status, headers, answer) of one of the replicas. No status if there was no answer."""
         alive = [each for each in _REPLICAS if each in self._gates]
         if not alive:
             await asyncio.sleep(1.0)
@@ -133,7 +133,7 @@ class Rest:
         return sent[0]["status"], found, json.loads(text) if text else None
 
     def _crash(self, life: Life, process: SimProcess) -> None:
-        """Of a replica that is at work, if it has not died since."""
+        """Crashes a replica that is handling a call, if it has not died since."""
         if process.alive and self._gates[process.name][0] is process and not life.stopping():  # or none would follow
             del self._gates[process.name]
             life.crash(process.name)
@@ -142,10 +142,10 @@ class Rest:
         self._keys += 1
         return f"key-{self._keys}"
 
-    # --- who calls
+    # --- the callers
 
     async def shift(self, life: Life) -> None:
-        """Alone with its group: what a call moved is what was asked for, once."""
+        """The only user of its group: each requested move must take effect exactly once."""
         where = 0
         async with (
             Admin(life.settings(default__api__timeout__ms="20000"), ports=life.ports) as admin,
@@ -186,7 +186,8 @@ class Rest:
             idempotency_key=key)
 
     async def delete(self, life: Life) -> None:
-        """Two callers delete what both have seen; once one of them has done it, the name belongs to a new topic."""
+        """Two callers delete the topic that both have seen. Once one of them has done it, the name belongs to a new
+        topic."""
         async with Admin(life.settings(default__api__timeout__ms="20000"), ports=life.ports) as admin:
             while not life.stopping():
                 status, headers, seen = await self._ask(life, "GET", f"/v1/topics/{_REMADE}")
@@ -210,7 +211,7 @@ class Rest:
                     return
                 await self._ask(life, "DELETE", f"/v1/topics/{_REMADE}", if_match=etag)
                 if made == "" or self._revisions.get(made, revision + 1) <= revision:
-                    continue  # what one of the nodes named is not newer than what was seen: it lags behind
+                    continue  # the answer of one node is not newer than what was seen, because it lags behind
                 if not await self._is_there(admin, made):
                     self.found.append(f"deleted-another: the ETag {etag} was of the topic before {made}")
                     return
@@ -218,7 +219,7 @@ class Rest:
                 await life.pause()
 
     async def _repeated(self, life: Life, method: str, path: str, body: Any, etag: str) -> int:
-        """Asks until there is an answer: 404 and 412 say that something else was done before."""
+        """Repeats the call until it is answered: 404 and 412 say that something else was done before."""
         await asyncio.sleep(life.rng.uniform(0, 0.05))
         status = _NONE
         while status == _NONE or status >= 500:
@@ -238,7 +239,7 @@ class Rest:
         return next((topic.topic_id for topic in topics if topic.name == _REMADE), "")
 
     async def abort(self, life: Life) -> None:
-        """A transaction is aborted by its serial; the call is repeated, late, while the next one of the id runs."""
+        """A transaction is aborted by its serial. The call is repeated, late, while the id's next transaction runs."""
         writing = life.writing(transactional__id=_ID) | {"transaction.timeout.ms": str(_TRANSACTION_MS)}
         while not life.stopping():
             async with Producer(writing, ports=life.ports) as producer:
@@ -272,7 +273,7 @@ class Rest:
 
     @staticmethod
     async def _surely(call: Any) -> Any:
-        """Asks again until it is done."""
+        """Repeats the call until it is done."""
         while True:
             try:
                 return await call()

@@ -1,7 +1,7 @@
-"""A replaying engine whose tasks run beside one another, with a transaction that outlives its limit now and then.
+"""A replaying engine whose tasks run concurrently, with a transaction that exceeds its limit now and then.
 
-Many members register at once, so their records are on the way to the coordinator's log together, while its shards move
-and the log is compacted. Judged with the tokens of the usual engine: each batch once, losers never.
+Many members register at once, so their records are in flight to the coordinator's log together, while its shards move
+and the log is compacted. It is judged with the tokens of the usual engine: each batch once, losers never.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _ParallelEngine(Engine):
         self, life: Life, transactions: MultiWriter, token: CommitToken, writers: int, batch: Attempt
     ) -> list[Winner] | None:
         tasks = (self._write(life, transactions, token, number, batch) for number in range(writers))
-        found = await asyncio.gather(*tasks, return_exceptions=True)  # each comes to its end before the batch fails
+        found = await asyncio.gather(*tasks, return_exceptions=True)  # each ends before the batch fails
         for each in found:
             if isinstance(each, BaseException):
                 raise each

@@ -1,6 +1,6 @@
-"""Writers that ask for less than every replica, to a partition that gains and loses replicas meanwhile.
+"""Writers that require less than all replicas, to a partition that gains and loses replicas meanwhile.
 
-acks=0 may lose, and keeps the order and each record single. acks=1 is answered, by a leader alone, too."""
+acks=0 may lose records, but keeps their order and each record single. acks=1 is answered even by a leader alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Weak:
         return {"careless-0": self.careless, "hasty-0": self.hasty, "mover-0": self.move}
 
     async def careless(self, life: Life) -> None:
-        """acks=0, many at a time; the connection is lost now and then, and the batches that wait go out in order."""
+        """acks=0, many records at a time. The connection is lost now and then, and the waiting batches are sent in
+        order."""
         number = 0
         settings = life.settings() | {"acks": "0", "delivery.timeout.ms": "20000", "batch.size": "1"}
         async with Producer(settings, ports=life.ports) as producer:
@@ -56,7 +57,7 @@ class Weak:
                 await asyncio.sleep(life.rng.uniform(0, 0.001 if life.stopping() else 0.02))
 
     async def move(self, life: Life) -> None:
-        """One replica, then more, at last one: the leader that is there, so that nothing but the others goes."""
+        """One replica, then more, and finally one: the present leader, so that only the others go."""
         async with Admin(life.settings(default__api__timeout__ms="10000"), ports=life.ports) as admin:
             while not life.stopping():
                 brokers = [0, 1, 2]

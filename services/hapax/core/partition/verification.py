@@ -179,7 +179,7 @@ class Verification(Generic[Write]):
         if queue is None:
             return []
         queue.invalidated = True
-        if marker.serial < 0:  # it ends what hangs here, which tells nothing of the transaction that goes on
+        if marker.serial < 0:  # it ends a hanging transaction, and says nothing of the open one
             return []
         ended = [parked for parked in queue.writes if parked.produce_version < FIRST_VERSION_THAT_ADDS]
         if ended:
