@@ -453,7 +453,7 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         transaction is open.
 
         `first_offset` names the transaction to abort, so that the call may be repeated when its outcome is unknown.
-        Another transaction of the same producer is not aborted, and the result is then False."""
+        Another transaction of the same producer counts as none."""
         meant, tried = first_offset, False
 
         async def attempt() -> bool:
