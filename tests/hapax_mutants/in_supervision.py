@@ -24,12 +24,6 @@ MUTANTS = (
         (unit("broker/test_clocks.py"),),
     ),
     Mutant(
-        "those who wait for metadata wait on after a failure", "supervised tasks", "client/cluster.py",
-        "            except Exception as error:  # those who wait must not wait for ever\n",
-        "            except HapaxError as error:\n",
-        (unit("client/test_clocks.py"),),
-    ),
-    Mutant(
         "a transaction's timer that fires early is never set again", "rule 14", "core/transaction/machine.py",
         "        if decision is None and transaction.is_open:\n", "        if False:\n",
         (unit("core/transaction/test_time.py"), unit("coordinator/test_transactions.py")),
