@@ -72,7 +72,7 @@ MUTANTS: Final = (
         (_CLOSING,),
     ),
     Mutant(
-        "a closed client connects again", "a connection that nobody closes", "client/cluster.py",
+        "a closed client connects again", "a leaked connection", "client/cluster.py",
         "        self._check_open()\n        peer = await Peer.connect(\n",
         "        peer = await Peer.connect(\n",
         (_CLOSING,),
