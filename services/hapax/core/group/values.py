@@ -1,0 +1,383 @@
+"""What goes into the membership machines of consumer groups and what comes out of them.
+
+A group's membership changes by events: a client's call, a timer that is due, a write that was stored or refused. The
+machine answers each event with an `Outcome`: calls to answer now, and records to append. It works as the rest of the
+core does: *decide, persist, replay*. What a group's next coordinator has to know changes only when a record is
+replayed. What it need not know (who waits in a round of the classic protocol, when a session ends) is changed by the
+event itself, is gone after a failover, and is built again by the clients' next calls.
+
+    outcome = machine.call(group, call, request, now)
+    answer   outcome.answers               each (call, answer), at once
+    append   outcome.writes                each Write in one batch: all of its records or none;
+             then machine.stored(group, offset, now) or machine.refused(group, code, now), and handle its outcome
+    resolve  outcome.regexes               off the loop; then machine.resolved(...)
+    at machine.next_deadline()             machine.due(now)
+
+While a write of a group is under way, the group's other events wait within the machine, in their order. So a decision
+never rests on a state that is about to change.
+
+Sources: KIP-62, KIP-345, KIP-394, KIP-814 (classic protocol); KIP-848 and KIP-1251 (consumer protocol).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, NewType, Protocol
+
+from hapax.core.errors import ErrorCode
+from hapax.core.types import Millis, TimestampMs, TopicId
+
+CallId = NewType("CallId", int)
+"""Names a client's call that waits for its answer. The service hands them out and never uses one twice."""
+
+NO_GENERATION: Final = -1
+NO_MEMBER: Final = ""
+UNKNOWN_HASH: Final = 0
+
+Partitions = frozenset[tuple[TopicId, int]]
+"""Partitions by their topic's id."""
+NO_PARTITIONS: Final[Partitions] = frozenset()
+
+
+class Now(NamedTuple):
+    """The two clocks of an event: monotonic for limits, wall for times that are persisted."""
+
+    monotonic: Millis
+    wall: TimestampMs
+
+
+class TopicFacts(NamedTuple):
+    name: str
+    topic_id: TopicId
+    partitions: int
+    """Number of partitions."""
+
+
+class Topics(Protocol):
+    """The topics of the cluster at the moment of an event."""
+
+    def topic(self, name: str) -> TopicFacts | None: ...
+    def topic_by_id(self, topic_id: TopicId) -> TopicFacts | None: ...
+
+
+# --- calls of the classic protocol --------------------------------------------------------------------------------
+
+
+class ProtocolOffer(NamedTuple):
+    """A protocol that a member supports, with its subscription as the client encoded it."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroup:
+    version: int
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    protocol_type: str
+    protocols: tuple[ProtocolOffer, ...]
+    """Most preferred first."""
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    """The session timeout where the client's version does not have it (version 0)."""
+    client_id: str
+    client_host: str
+    fresh_id: str
+    """A random UUID as text, for the id of a new member."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroup:
+    version: int
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+    protocol_type: str | None
+    protocol: str | None
+    assignments: tuple[tuple[str, bytes], ...]
+    """(member id, its assignment): from the leader only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+
+
+class LeavingMember(NamedTuple):
+    member_id: str
+    instance_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroup:
+    version: int
+    group_id: str
+    members: tuple[LeavingMember, ...]
+
+
+class JoinedMember(NamedTuple):
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAnswer:
+    error: ErrorCode
+    member_id: str
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = NO_MEMBER
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+    """For the leader; empty for followers."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAnswer:
+    error: ErrorCode
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveAnswer:
+    error: ErrorCode
+    members: tuple[ErrorCode, ...] = ()
+    """One per member of the request, in its order."""
+
+
+# --- calls of the consumer protocol -------------------------------------------------------------------------------
+
+
+class OwnedTopic(NamedTuple):
+    topic_id: TopicId
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupHeartbeat:
+    """A field that is None has not changed since the member's last heartbeat."""
+
+    version: int
+    group_id: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None
+    rack_id: str | None
+    rebalance_timeout_ms: int
+    """-1: unchanged."""
+    subscribed_names: tuple[str, ...] | None
+    subscribed_regex: str | None
+    server_assignor: str | None
+    owned: tuple[OwnedTopic, ...] | None
+    client_id: str
+    client_host: str
+    fresh_id: str
+    """A random UUID as text, for the id of a member of version 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerHeartbeatAnswer:
+    error: ErrorCode
+    message: str | None = None
+    member_id: str = NO_MEMBER
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: Partitions | None = None
+    """None: unchanged since the last answer."""
+
+
+Request = JoinGroup | SyncGroup | Heartbeat | LeaveGroup | ConsumerGroupHeartbeat
+Answer = JoinAnswer | SyncAnswer | HeartbeatAnswer | LeaveAnswer | ConsumerHeartbeatAnswer
+
+
+# --- records ------------------------------------------------------------------------------------------------------
+# Each is one record of `__consumer_offsets`: its key's fields, and a value, which is None in a tombstone.
+
+
+class ClassicMemberValue(NamedTuple):
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    """Metadata of the group's chosen protocol."""
+    assignment: bytes
+
+
+class ClassicGroupValue(NamedTuple):
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    state_timestamp: TimestampMs
+    """When the group entered its state; -1: unknown."""
+    members: tuple[ClassicMemberValue, ...]
+
+
+class ClassicGroupRecord(NamedTuple):
+    """Key of kind 2."""
+
+    group: str
+    value: ClassicGroupValue | None
+
+
+class GroupEpochValue(NamedTuple):
+    epoch: int
+    metadata_hash: int
+    """Of the subscribed topics; `UNKNOWN_HASH` forces a comparison at the next heartbeat."""
+
+
+class GroupEpochRecord(NamedTuple):
+    """Key of kind 3."""
+
+    group: str
+    value: GroupEpochValue | None
+
+
+class ClassicFacade(NamedTuple):
+    """What a member of a consumer group that speaks the classic protocol has said of itself."""
+
+    session_timeout_ms: int
+    protocols: tuple[ProtocolOffer, ...]
+
+
+class MemberValue(NamedTuple):
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    subscribed_names: tuple[str, ...]
+    """Sorted."""
+    subscribed_regex: str | None
+    rebalance_timeout_ms: int
+    server_assignor: str | None
+    classic: ClassicFacade | None = None
+
+
+class MemberRecord(NamedTuple):
+    """Key of kind 5."""
+
+    group: str
+    member_id: str
+    value: MemberValue | None
+
+
+class TargetEpochValue(NamedTuple):
+    epoch: int
+    timestamp: TimestampMs
+    """When the assignor ran; 0: never."""
+
+
+class TargetEpochRecord(NamedTuple):
+    """Key of kind 6."""
+
+    group: str
+    value: TargetEpochValue | None
+
+
+class TargetRecord(NamedTuple):
+    """Key of kind 7: the target assignment of one member."""
+
+    group: str
+    member_id: str
+    value: Partitions | None
+
+
+class CurrentValue(NamedTuple):
+    """Key of kind 8: where a member is on its way to its target."""
+
+    epoch: int
+    previous_epoch: int
+    state: int
+    """0 stable, 1 revokes partitions, 2 waits for partitions of others (values of Kafka's schema)."""
+    assigned: tuple[tuple[TopicId, int, int], ...]
+    """(topic id, partition, the epoch at which it was assigned: KIP-1251), sorted."""
+    pending_revocation: tuple[tuple[TopicId, int, int], ...]
+
+
+class CurrentRecord(NamedTuple):
+    group: str
+    member_id: str
+    value: CurrentValue | None
+
+
+class RegexValue(NamedTuple):
+    topics: tuple[str, ...]
+    """That matched, sorted."""
+    version: int
+    """Of the cluster's topics when it was resolved."""
+    timestamp: TimestampMs
+
+
+class RegexRecord(NamedTuple):
+    """Key of kind 16: a resolved regular expression."""
+
+    group: str
+    regex: str
+    value: RegexValue | None
+
+
+MembershipRecord = (
+    ClassicGroupRecord | GroupEpochRecord | MemberRecord | TargetEpochRecord | TargetRecord | CurrentRecord
+    | RegexRecord
+)
+
+
+# --- outcomes -----------------------------------------------------------------------------------------------------
+
+
+class Write(NamedTuple):
+    """One atomic append."""
+
+    group: str
+    records: tuple[MembershipRecord, ...]
+
+
+class RegexQuestion(NamedTuple):
+    """Which topics match? The expression has compiled before."""
+
+    group: str
+    regex: str
+
+
+@dataclass(slots=True)
+class Outcome:
+    answers: list[tuple[CallId, Answer]] = field(default_factory=list)
+    writes: list[Write] = field(default_factory=list)
+    regexes: list[RegexQuestion] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """Settings of the group coordinator, with Kafka's names and defaults."""
+
+    min_session_timeout_ms: int = 6_000                 # group.min.session.timeout.ms
+    max_session_timeout_ms: int = 1_800_000             # group.max.session.timeout.ms
+    initial_rebalance_delay_ms: int = 3_000             # group.initial.rebalance.delay.ms
+    max_size: int = 2**31 - 1                           # group.max.size
+    new_member_join_timeout_ms: int = 300_000
+    """A new member's JoinGroup is not held for longer (its client may have given up)."""
+    consumer_session_timeout_ms: int = 45_000           # group.consumer.session.timeout.ms
+    consumer_heartbeat_interval_ms: int = 5_000         # group.consumer.heartbeat.interval.ms
+    consumer_max_size: int = 2**31 - 1                  # group.consumer.max.size
+    consumer_assignors: tuple[str, ...] = ("uniform", "range")  # group.consumer.assignors
+    consumer_assignment_interval_ms: int = 1_000        # group.consumer.assignment.interval.ms
+    consumer_regex_refresh_ms: int = 600_000            # group.consumer.regex.refresh.interval.ms
+    migration_policy: str = "bidirectional"             # group.consumer.migration.policy
