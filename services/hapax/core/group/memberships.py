@@ -1,0 +1,340 @@
+"""The memberships of all groups of one shard: finds a group, gives it its events one at a time, and holds its writes.
+
+A group is of the classic or of the consumer protocol. Groups that have only offsets are not here (`offsets.py`).
+
+While a write of a group is under way, its other events wait here, in their order. Heartbeats of the classic protocol do
+not: they change nothing that is persisted, and a member must not lapse because the log is slow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from hapax.core.errors import ErrorCode
+from hapax.core.group.classic import ClassicGroup
+from hapax.core.group.consumer import ConsumerGroup
+from hapax.core.group.deadlines import Deadline, Deadlines
+from hapax.core.group.values import (
+    Answer,
+    CallId,
+    ClassicGroupRecord,
+    ConsumerGroupHeartbeat,
+    ConsumerHeartbeatAnswer,
+    GroupEpochRecord,
+    GroupLimits,
+    Heartbeat,
+    HeartbeatAnswer,
+    JoinAnswer,
+    JoinGroup,
+    LeaveAnswer,
+    LeaveGroup,
+    MembershipRecord,
+    Now,
+    Outcome,
+    Request,
+    SyncAnswer,
+    SyncGroup,
+    Topics,
+    Write,
+)
+from hapax.core.types import Millis
+
+Group = ClassicGroup | ConsumerGroup
+_Made = TypeVar("_Made", ClassicGroup, ConsumerGroup)
+_Event = Callable[["_Slot", Now], Outcome]
+
+JOINING: Final = 0
+"""A member epoch: of a heartbeat by which a member joins."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    group_id: str
+    group: Group | None = None
+    successor: Group | None = None
+    """Made by the write under way: a group of the other protocol, or the first of its id."""
+    write: Write | None = None
+    """Under way."""
+    waiting: deque[_Event] = field(default_factory=deque)
+    """Events that came while the write was under way."""
+    persisted: bool = False
+    """The log has a record of the group."""
+
+
+def refusal(request: Request, code: ErrorCode, message: str | None = None) -> Answer:
+    """The answer that refuses the whole call."""
+    if isinstance(request, JoinGroup):
+        return JoinAnswer(code, request.member_id)
+    if isinstance(request, SyncGroup):
+        return SyncAnswer(code)
+    if isinstance(request, Heartbeat):
+        return HeartbeatAnswer(code)
+    if isinstance(request, LeaveGroup):
+        return LeaveAnswer(code)
+    return ConsumerHeartbeatAnswer(code, message, request.member_id)
+
+
+class Memberships:
+    """Not thread-safe: the shard's coordinator is the only caller."""
+
+    def __init__(self, limits: GroupLimits, topics: Topics) -> None:
+        self._limits = limits
+        self._topics = topics
+        self._deadlines = Deadlines()
+        self._slots: dict[str, _Slot] = {}
+
+    # --- events ---------------------------------------------------------------------------------------------------
+
+    def call(self, call: CallId, request: Request, now: Now) -> Outcome:
+        slot = self._slots.get(request.group_id)
+        if slot is None:
+            slot = self._slots[request.group_id] = _Slot(request.group_id)
+
+        def event(slot: _Slot, now: Now) -> Outcome:
+            return self._decide(slot, call, request, now)
+
+        if slot.write is not None and not (isinstance(request, Heartbeat) and isinstance(slot.group, ClassicGroup)):
+            slot.waiting.append(event)
+            return Outcome()
+        return self._run(slot, event, now)
+
+    def due(self, now: Now) -> Outcome:
+        """The deadlines that have passed."""
+        outcome = Outcome()
+        for deadline in self._deadlines.take_due(now.monotonic):
+            slot = self._slots.get(deadline.group)
+            if slot is None or slot.group is None:
+                continue
+            event = self._due_event(deadline)
+            if slot.write is not None:
+                slot.waiting.append(event)
+            else:
+                _add(outcome, self._run(slot, event, now))
+        return outcome
+
+    def next_deadline(self) -> Millis | None:
+        """When `due` has to be called next, in ms of the monotonic clock. It may find nothing due."""
+        return self._deadlines.next()
+
+    def stored(self, group_id: str, now: Now) -> Outcome:
+        """The group's write is durable. Its records are replayed here."""
+        slot = self._slots[group_id]
+        write, slot.write = slot.write, None
+        assert write is not None
+        for record in write.records:
+            self._replay(slot, record, now)
+        slot.successor = None
+        outcome = Outcome()
+        if slot.group is not None:
+            _add(outcome, self._began(slot, slot.group.stored(now)))
+        self._drain(slot, outcome, now)
+        return outcome
+
+    def refused(self, group_id: str, code: ErrorCode, now: Now) -> Outcome:
+        """The group's write is certainly not stored."""
+        slot = self._slots[group_id]
+        slot.write = None
+        successor, slot.successor = slot.successor, None
+        outcome = Outcome()
+        decider = successor or slot.group
+        if decider is not None:
+            _add(outcome, self._began(slot, decider.refused(code, now)))
+        self._drain(slot, outcome, now)
+        return outcome
+
+    def resolved(self, group_id: str, regex: str, topics: tuple[str, ...], version: int, now: Now) -> Outcome:
+        """The answer to a RegexQuestion."""
+        slot = self._slots.get(group_id)
+        if slot is None:
+            return Outcome()
+
+        def event(slot: _Slot, now: Now) -> Outcome:
+            if not isinstance(slot.group, ConsumerGroup):
+                return Outcome()
+            return slot.group.resolved(regex, topics, version, now)
+
+        if slot.write is not None:
+            slot.waiting.append(event)
+            return Outcome()
+        return self._run(slot, event, now)
+
+    # --- replay ---------------------------------------------------------------------------------------------------
+
+    def replay(self, record: MembershipRecord) -> None:
+        """A record of the log, while the shard loads. Any order that a log can have, compacted or not, is sound."""
+        slot = self._slots.get(record.group)
+        if slot is None:
+            slot = self._slots[record.group] = _Slot(record.group)
+        self._replay(slot, record, None)
+        self._drop_if_vacant(slot)
+
+    def loaded(self, now: Now) -> Outcome:
+        """The shard begins to serve."""
+        outcome = Outcome()
+        for slot in list(self._slots.values()):
+            if slot.group is not None:
+                _add(outcome, self._began(slot, slot.group.loaded(now)))
+        return outcome
+
+    def _replay(self, slot: _Slot, record: MembershipRecord, now: Now | None) -> None:
+        if isinstance(record, ClassicGroupRecord):
+            if record.value is not None:
+                if not isinstance(slot.group, ClassicGroup):
+                    successor = slot.successor
+                    slot.group = successor if isinstance(successor, ClassicGroup) else self._classic(slot.group_id)
+                slot.group.replay(record.value, now)
+                slot.persisted = True
+            elif isinstance(slot.group, ClassicGroup):
+                slot.group, slot.persisted = None, False
+            return
+        if not isinstance(slot.group, ConsumerGroup):
+            if record.value is None:
+                return
+            successor = slot.successor
+            slot.group = successor if isinstance(successor, ConsumerGroup) else self._consumer(slot.group_id)
+        slot.group.replay(record)
+        if isinstance(record, GroupEpochRecord):
+            slot.persisted = record.value is not None
+            if record.value is None:
+                slot.group = None
+
+    # --- queries --------------------------------------------------------------------------------------------------
+
+    def get(self, group_id: str) -> Group | None:
+        slot = self._slots.get(group_id)
+        return None if slot is None else slot.group
+
+    def busy(self, group_id: str) -> bool:
+        """A write of the group is under way."""
+        slot = self._slots.get(group_id)
+        return slot is not None and slot.write is not None
+
+    def groups(self) -> Iterator[tuple[str, Group]]:
+        for group_id, slot in self._slots.items():
+            if slot.group is not None:
+                yield group_id, slot.group
+
+    # --- parts ----------------------------------------------------------------------------------------------------
+
+    def _run(self, slot: _Slot, event: _Event, now: Now) -> Outcome:
+        outcome = self._began(slot, event(slot, now))
+        self._drop_if_vacant(slot)
+        return outcome
+
+    def _began(self, slot: _Slot, outcome: Outcome) -> Outcome:
+        if outcome.writes:
+            (slot.write,) = outcome.writes
+        return outcome
+
+    def _drain(self, slot: _Slot, outcome: Outcome, now: Now) -> None:
+        while slot.waiting and slot.write is None:
+            _add(outcome, self._began(slot, slot.waiting.popleft()(slot, now)))
+        self._drop_if_vacant(slot)
+
+    def _drop_if_vacant(self, slot: _Slot) -> None:
+        """A group that is not persisted and that nobody is in leaves no trace."""
+        if slot.write is not None or slot.waiting or slot.persisted:
+            return
+        if slot.group is None or slot.group.is_vacant():
+            self._slots.pop(slot.group_id, None)
+
+    def _due_event(self, deadline: Deadline) -> _Event:
+        def event(slot: _Slot, now: Now) -> Outcome:
+            if isinstance(slot.group, ClassicGroup):
+                return slot.group.due(deadline, now)
+            if isinstance(slot.group, ConsumerGroup):
+                return slot.group.due(deadline, self._topics, now)
+            return Outcome()
+
+        return event
+
+    def _classic(self, group_id: str) -> ClassicGroup:
+        return ClassicGroup(group_id, self._limits, self._deadlines)
+
+    def _consumer(self, group_id: str) -> ConsumerGroup:
+        return ConsumerGroup(group_id, self._limits, self._deadlines)
+
+    def _decide(self, slot: _Slot, call: CallId, request: Request, now: Now) -> Outcome:
+        if isinstance(request, ConsumerGroupHeartbeat):
+            return self._consumer_heartbeat(slot, call, request, now)
+        if isinstance(request, JoinGroup):
+            return self._join(slot, call, request, now)
+        group = slot.group
+        if isinstance(group, ConsumerGroup):
+            group = None  # no member of it speaks the classic protocol
+        if isinstance(request, SyncGroup):
+            return _answer(call, request, ErrorCode.UNKNOWN_MEMBER_ID) if group is None else group.sync(
+                call, request, now)
+        if isinstance(request, Heartbeat):
+            return _answer(call, request, ErrorCode.UNKNOWN_MEMBER_ID) if group is None else group.heartbeat(
+                call, request, now)
+        if group is None:
+            codes = (ErrorCode.UNKNOWN_MEMBER_ID,) * len(request.members)
+            return Outcome(answers=[(call, LeaveAnswer(ErrorCode.NONE, codes))])
+        return group.leave(call, request, now)
+
+    def _join(self, slot: _Slot, call: CallId, request: JoinGroup, now: Now) -> Outcome:
+        group = slot.group
+        if isinstance(group, ClassicGroup):
+            return group.join(call, request, now)
+        if isinstance(group, ConsumerGroup):
+            if not group.is_empty():
+                return _answer(call, request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            return self._replaced(slot, self._classic(slot.group_id), group.tombstones(),
+                                  lambda classic: classic.join(call, request, now))
+        if request.member_id:
+            return _answer(call, request, ErrorCode.UNKNOWN_MEMBER_ID)
+        slot.group = self._classic(slot.group_id)
+        return slot.group.join(call, request, now)
+
+    def _consumer_heartbeat(self, slot: _Slot, call: CallId, request: ConsumerGroupHeartbeat, now: Now) -> Outcome:
+        group = slot.group
+        if isinstance(group, ConsumerGroup):
+            return group.heartbeat(call, request, self._topics, now)
+        fresh = self._consumer(slot.group_id)
+        if request.member_epoch != JOINING:
+            outcome = fresh.heartbeat(call, request, self._topics, now)
+            return _not_found(outcome)
+        if group is None:
+            slot.group = fresh
+            return fresh.heartbeat(call, request, self._topics, now)
+        if not group.is_empty():
+            return _answer(call, request, ErrorCode.GROUP_ID_NOT_FOUND, "the group uses the classic protocol")
+        return self._replaced(slot, fresh, (ClassicGroupRecord(slot.group_id, None),),
+                              lambda consumer: consumer.heartbeat(call, request, self._topics, now))
+
+    def _replaced(
+        self, slot: _Slot, successor: _Made, tombstones: Sequence[MembershipRecord],
+        decide: Callable[[_Made], Outcome],
+    ) -> Outcome:
+        """An empty group becomes one of the other protocol, in the same write as the first member's join."""
+        outcome = decide(successor)
+        if outcome.writes:
+            (write,) = outcome.writes
+            outcome.writes = [Write(write.group, (*tombstones, *write.records))]
+            slot.successor = successor
+        return outcome
+
+
+def _answer(call: CallId, request: Request, code: ErrorCode, message: str | None = None) -> Outcome:
+    return Outcome(answers=[(call, refusal(request, code, message))])
+
+
+def _not_found(outcome: Outcome) -> Outcome:
+    """A group that does not exist has no member either, but its client has to hear which of the two it is."""
+    outcome.answers = [
+        (call, replace(answer, error=ErrorCode.GROUP_ID_NOT_FOUND))
+        if isinstance(answer, ConsumerHeartbeatAnswer) and answer.error is ErrorCode.UNKNOWN_MEMBER_ID
+        else (call, answer)
+        for call, answer in outcome.answers
+    ]
+    return outcome
+
+
+def _add(to: Outcome, more: Outcome) -> None:
+    to.answers += more.answers
+    to.writes += more.writes
+    to.regexes += more.regexes
