@@ -17,7 +17,7 @@ from hapax.codec import offsets_log, transaction_log
 from hapax.codec.internal_records import KeyValue, encode_batch
 from hapax.codec.records import encode_records
 from hapax.core.control import Marker, ProducerExpiry, ProducerFence, ShardFence
-from hapax.core.group.machine import CommittedOffset, OffsetRecord
+from hapax.core.group.offsets import CommittedOffset, OffsetRecord
 from hapax.core.transaction.record import (
     CommittedToken,
     Delta,

@@ -6,14 +6,8 @@ from typing import Any, Final
 
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.machine import (
-    CommitRequest,
-    GroupShard,
-    MarkerDecision,
-    OffsetRecord,
-    OffsetsMarker,
-    TxnOffsetCommit,
-)
+from hapax.core.group.machine import GroupShard
+from hapax.core.group.offsets import CommitRequest, MarkerDecision, OffsetRecord, OffsetsMarker, TxnOffsetCommit
 from hapax.core.transaction.connection_fencing import ConnectionFencing
 from hapax.core.types import PartitionIndex, TimestampMs, TopicPartition
 from hapax_explore.broker import MOVING

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from hapax.codec.batch import read_header
 from hapax.core.control import Marker
-from hapax.core.group.machine import OffsetRecord
+from hapax.core.group.offsets import OffsetRecord
 from hapax.core.transaction.record import Transaction, TransactionPartition
 from hapax_explore.canonical import freeze
 from hapax_explore.component import Choice, Close, Component, Drop, Effect, Send

@@ -55,7 +55,7 @@ MUTANTS = (
         (unit("codec/test_internal_records.py"),),
     ),
     Mutant(
-        "an offset's retention ends after the last time that can be written", "what is decided can be written", "core/group/machine.py",
+        "an offset's retention ends after the last time that can be written", "what is decided can be written", "core/group/offsets.py",
         "TimestampMs(min(now + retention_ms, _NEVER))\n",
         "TimestampMs(now + retention_ms)\n",
         (unit("core/group/test_names.py"),),

@@ -65,7 +65,7 @@ MUTANTS = (
         (unit("core/transaction/test_single_writer.py"),),
     ),
     Mutant(
-        "a group may be longer than its key can tell", "validate before deciding", "core/group/machine.py",
+        "a group may be longer than its key can tell", "validate before deciding", "core/group/offsets.py",
         "        if len(group_id.encode()) > LONGEST_NAME_BYTES:\n", "        if False:\n",
         (unit("core/group/test_names.py"),),
     ),

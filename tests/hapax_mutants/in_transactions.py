@@ -115,26 +115,26 @@ MUTANTS = (
         (unit("coordinator/test_log_writer.py"), sim()),
     ),
     Mutant(
-        "offsets are shown before their transaction commits", "offsets in transactions", "core/group/machine.py",
+        "offsets are shown before their transaction commits", "offsets in transactions", "core/group/offsets.py",
         "        opened.offsets[key] = _Stored(record.value, log_offset)\n",
         "        opened.offsets[key] = _Stored(record.value, log_offset)\n"
         "        self._groups[record.group].committed[record.partition] = opened.offsets[key]\n",
         (sim(), SCENARIOS),
     ),
     Mutant(
-        "an aborted transaction commits its offsets", "offsets in transactions", "core/group/machine.py",
+        "an aborted transaction commits its offsets", "offsets in transactions", "core/group/offsets.py",
         "                if marker.commit and stored.log_offset > group.superseded_at(partition):",
         "                if stored.log_offset > group.superseded_at(partition):",
         (sim(), SCENARIOS),
     ),
     Mutant(
-        "pending offsets stay pending", "redpanda#6423: UNSTABLE_OFFSET_COMMIT for ever", "core/group/machine.py",
+        "pending offsets stay pending", "redpanda#6423: UNSTABLE_OFFSET_COMMIT for ever", "core/group/offsets.py",
         "                group.settle(partition)\n                self._drop_if_empty(name, group)\n",
         "                self._drop_if_empty(name, group)\n",
         (sim(), SCENARIOS),
     ),
     Mutant(
-        "a consumer reads an offset that is about to change", "offsets in transactions", "core/group/machine.py",
+        "a consumer reads an offset that is about to change", "offsets in transactions", "core/group/offsets.py",
         "            if require_stable and partition in group.pending:",
         "            if False and partition in group.pending:",
         (SCENARIOS, sim()),
@@ -152,7 +152,7 @@ MUTANTS = (
         (unit("coordinator/test_offsets.py"), sim()),
     ),
     Mutant(
-        "a late offsets commit joins the decided transaction", "rule 3", "core/group/machine.py",
+        "a late offsets commit joins the decided transaction", "rule 3", "core/group/offsets.py",
         "        return decided is not None and 0 <= serial <= decided.serial",
         "        return False",
         (SCENARIOS, unit("core")),

@@ -14,7 +14,8 @@ from typing import Any
 from hapax.codec.transaction_log import decode_record, encode_record
 from hapax.core.control import Marker as ControlMarker
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.machine import CommitRequest, GroupShard, MarkerDecision, OffsetsMarker, TxnOffsetCommit
+from hapax.core.group.machine import GroupShard
+from hapax.core.group.offsets import CommitRequest, MarkerDecision, OffsetsMarker, TxnOffsetCommit
 from hapax.core.partition.machine import VERIFIED, Append, Duplicate
 from hapax.core.transaction.machine import TransactionShard
 from hapax.core.transaction.record import (

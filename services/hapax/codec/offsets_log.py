@@ -15,14 +15,7 @@ import struct
 from typing import Final, NamedTuple
 
 from hapax.codec.varint import read_uvarint, uvarint
-from hapax.core.group.machine import (
-    NO_TIMESTAMP,
-    NO_TOPIC_ID,
-    CommittedOffset,
-    GroupMember,
-    Membership,
-    OffsetRecord,
-)
+from hapax.core.group.offsets import NO_TIMESTAMP, NO_TOPIC_ID, CommittedOffset, GroupMember, Membership, OffsetRecord
 from hapax.core.types import Offset, PartitionIndex, TimestampMs, TopicId, TopicPartition
 
 OFFSET_KEY_VERSION: Final = 1

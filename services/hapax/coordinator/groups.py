@@ -1,4 +1,4 @@
-"""One shard of the group coordinator: committed offsets, plain and in transactions.
+"""One shard of the group coordinator: its groups' members, and committed offsets, plain and in transactions.
 
 Between a decision and its replay, the machine does not know the record yet. This module waits where that matters. While
 a producer's marker is being appended, nothing else of that producer is decided: otherwise offsets of a version-1
@@ -12,24 +12,26 @@ import asyncio
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from hapax.codec.offsets_log import MembershipRecord, OffsetsLogError, decode_record, encode_key, encode_value
+from hapax.codec.offsets_log import OffsetsLogError, decode_record, encode_key, encode_value
 from hapax.coordinator.log_writer import Unit
+from hapax.coordinator.members import ClusterTopics, Members, group_limits
 from hapax.coordinator.shard import Shard, ShardResources, SupersededConnection
 from hapax.coordinator.sweep import Difference, is_running
 from hapax.core import control as control_records
 from hapax.core.batch import BatchHeader
 from hapax.core.control import Control
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.machine import (
+from hapax.core.group.machine import GroupShard
+from hapax.core.group.offsets import (
     CommittedOffset,
     FetchedOffset,
-    GroupShard,
     MarkerDecision,
     OffsetCommit,
     OffsetRecord,
     OffsetsMarker,
     TxnOffsetCommit,
 )
+from hapax.core.group.values import Answer, RemovalAnswer, Request
 from hapax.core.transaction.connection_fencing import ConnectionFencing
 from hapax.core.types import (
     Offset,
@@ -70,6 +72,7 @@ class OffsetsShard(Shard):
         """Producers whose marker is being appended, with the calls that wait for it."""
         self._busy: dict[str, int] = {}
         """Number of commits that are being appended, by group."""
+        self.members = Members(self)
         self._expiry: asyncio.TimerHandle | None = None
 
     # --- commits --------------------------------------------------------------------------------------------------
@@ -124,7 +127,7 @@ class OffsetsShard(Shard):
         producer_epoch: ProducerEpoch | None = None,
     ) -> asyncio.Future[None]:
         encoded = [
-            (encode_key(record), None if record.value is None else encode_value(record.value)) for record in records
+            (encode_key(record), None if record.value is None else encode_value(record)) for record in records
         ]
         waiter = self.waiter()
         groups = {record.group: None for record in records}
@@ -181,6 +184,39 @@ class OffsetsShard(Shard):
             await self.confirm()
         return len(tombstones)
 
+    # --- members --------------------------------------------------------------------------------------------------
+
+    async def ask(self, request: Request) -> Answer:
+        """A call of a member. A JoinGroup waits for the group's other members. Raises Refusal where the shard stops
+        before the answer."""
+        self.check_serving()
+        return await self.members.ask(self.machine.memberships.call, request)
+
+    async def delete_group(self, group: str) -> ErrorCode:
+        """Returns once the deletion is durable. Raises Refusal."""
+        self.check_serving()
+        try:
+            answer = await self.members.ask(self.machine.delete_group, group)
+        except Refusal:  # a caller that hears "no such group" concludes that its offsets are gone
+            await self.confirm()
+            raise
+        assert isinstance(answer, RemovalAnswer)
+        return answer.error
+
+    async def delete_group_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> Codes:
+        """OffsetDelete. Returns one error code per partition, once the deletion is durable. Raises Refusal."""
+        self.check_serving()
+        try:
+            tombstones, codes = self.machine.decide_offsets_deletion(group, partitions)
+        except Refusal:
+            await self.confirm()
+            raise
+        if tombstones:
+            await self._persist(tombstones)
+        else:
+            await self.confirm()
+        return codes
+
     # --- markers --------------------------------------------------------------------------------------------------
 
     async def write_marker(self, marker: OffsetsMarker, txn_shard: int) -> ErrorCode:
@@ -236,12 +272,14 @@ class OffsetsShard(Shard):
     # --- fetching -------------------------------------------------------------------------------------------------
 
     async def offset_fetch(
-        self, group: str, partitions: Sequence[TopicPartition] | None, require_stable: bool
+        self, group: str, partitions: Sequence[TopicPartition] | None, require_stable: bool, member_id: str = "",
+        member_epoch: int = -1,
     ) -> list[FetchedOffset]:
         """The partition's leader confirms the answer after this call began (rule 12). An owner that was replaced
         without its knowledge would make the consumer process records again whose offsets were committed since. Raises
         Refusal."""
         await self.confirm()
+        self.machine.check_fetch(group, member_id, member_epoch)
         return [self._of_living_topic(found) for found in self.machine.fetch(group, partitions, require_stable)]
 
     def _of_living_topic(self, found: FetchedOffset) -> FetchedOffset:
@@ -266,6 +304,8 @@ class OffsetsShard(Shard):
         self.machine = GroupShard(
             max_metadata_bytes=settings.offset_metadata_max_bytes,
             retention_ms=settings.offsets_retention_minutes * 60_000,
+            limits=group_limits(settings),
+            topics=ClusterTopics(self.resources.view),
         )
         self._connections = ConnectionFencing(self.resources.newest_connection())
 
@@ -281,8 +321,8 @@ class OffsetsShard(Shard):
                 (record,), offset, ProducerId(header.producer_id) if transactional else None,
                 ProducerEpoch(header.producer_epoch) if transactional else None,
             )
-        elif isinstance(record, MembershipRecord):
-            self.machine.replay_membership(record.group, record.value)
+        elif record is not None:
+            self.machine.memberships.replay(record)
 
     def _replay_control(self, header: BatchHeader, control: Control) -> None:
         if isinstance(control, control_records.Marker):
@@ -300,11 +340,13 @@ class OffsetsShard(Shard):
         ]
         if deleted:
             self._remove(self.machine.decide_topic_removal(deleted))
+        self.members.loaded()
         self._expire_later()
 
     def _stopped(self) -> None:
         self._marking.clear()
         self._busy.clear()
+        self.members.stopped()
         if self._expiry is not None:
             self._expiry.cancel()
 
@@ -312,11 +354,15 @@ class OffsetsShard(Shard):
 
     def differences(self) -> list[Difference]:
         """Activities that should be under way now, and are not."""
-        running = is_running(self._expiry, asyncio.get_running_loop().time())
-        return [] if running else [Difference("expiry_timer", "", 0)]
+        now = asyncio.get_running_loop().time()
+        found = [] if is_running(self._expiry, now) else [Difference("expiry_timer", "", 0)]
+        return found if self.members.is_armed(now) else [*found, Difference("group_deadline", "", 0)]
 
     def correct(self, difference: Difference) -> bool:
-        self._expire_later()
+        if difference.kind == "group_deadline":
+            self.members.arm()
+        else:
+            self._expire_later()
         return True
 
     def _expire_later(self) -> None:
@@ -327,6 +373,7 @@ class OffsetsShard(Shard):
     def _expire(self) -> None:
         with supervision.contained("offsets-expiry", self.shard):
             self._remove(self.machine.decide_expiry(self._now(), self._busy))
+            self.members.carry_out(self.machine.expire_groups())
         self._expire_later()
 
     def _remove(self, tombstones: Sequence[OffsetRecord]) -> None:

@@ -15,7 +15,7 @@ from hapax.coordinator.id_pattern import IdPattern
 from hapax.coordinator.shard import SupersededConnection
 from hapax.coordinator.shards import Shards
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.machine import NO_TOPIC_ID, CommitRequest, OffsetCommit, TxnOffsetCommit
+from hapax.core.group.offsets import NO_TOPIC_ID, CommitRequest, OffsetCommit, TxnOffsetCommit
 from hapax.core.transaction.machine import Answer, TransactionShard
 from hapax.core.transaction.record import Transaction, TransactionPartition
 from hapax.core.transaction.requests import Caller, Now, Reply, Request
@@ -41,6 +41,10 @@ from hapax.runtime.producer_ids import ProducerIds
 TXN_OFFSET_COMMIT_OF_VERSION_2: Final = 5
 TRANSACTION_ABORTABLE_SINCE: Final = 4
 """Version of TxnOffsetCommit; older clients are told INVALID_TXN_STATE."""
+GROUP_ID_NOT_FOUND_SINCE: Final = 9
+"""Version of OffsetCommit; older clients are told ILLEGAL_GENERATION."""
+TXN_GROUP_ID_NOT_FOUND_SINCE: Final = 6
+"""The same of TxnOffsetCommit, and for STALE_MEMBER_EPOCH too."""
 
 _Request = TypeVar("_Request", bound=Request)
 
@@ -110,19 +114,23 @@ class KafkaApi:
         except Refusal as refusal:
             if refusal.code is ErrorCode.TRANSACTION_ABORTABLE and ctx.api_version < TRANSACTION_ABORTABLE_SINCE:
                 raise Refusal(ErrorCode.INVALID_TXN_STATE, refusal.reason) from refusal
-            raise
+            raise _as_of_version(refusal, ctx.api_version, TXN_GROUP_ID_NOT_FOUND_SINCE) from refusal
         return _merged(codes, existing, answered)
 
     async def offset_commit(self, request: OffsetCommit) -> Sequence[ErrorCode]:
         shard = self._shards.group_shard(request.group_id)
         existing, codes = self._existing(request.offsets)
-        answered = await shard.offset_commit(replace(request, offsets=tuple(existing.values())))
+        try:
+            answered = await shard.offset_commit(replace(request, offsets=tuple(existing.values())))
+        except Refusal as refusal:
+            raise _as_of_version(refusal, request.version, GROUP_ID_NOT_FOUND_SINCE) from refusal
         return _merged(codes, existing, answered)
 
     async def offset_fetch(self, group: GroupAsked, require_stable: bool) -> Sequence[OffsetAnswer]:
         shard = self._shards.group_shard(group.group_id)
         if group.partitions is None:
-            found = await shard.offset_fetch(group.group_id, None, require_stable)
+            found = await shard.offset_fetch(
+                group.group_id, None, require_stable, group.member_id, group.member_epoch)
             asked = [found_.partition for found_ in found]
             unknown: dict[int, ErrorCode] = {}
         else:
@@ -136,7 +144,8 @@ class KafkaApi:
                     if topic is None:
                         unknown[number] = ErrorCode.UNKNOWN_TOPIC_ID
                 asked.append(TopicPartition(name, PartitionIndex(wanted.partition)))
-            found = await shard.offset_fetch(group.group_id, asked, require_stable)
+            found = await shard.offset_fetch(
+                group.group_id, asked, require_stable, group.member_id, group.member_epoch)
         answers = []
         for number, (partition, one) in enumerate(zip(asked, found, strict=True)):
             topic_id = group.partitions[number].topic_id if group.partitions is not None else NO_TOPIC_ID
@@ -210,3 +219,10 @@ def _merged(
     for number, code in zip(existing, answered, strict=True):
         codes[number] = code
     return codes
+
+
+def _as_of_version(refusal: Refusal, version: int, since: int) -> Refusal:
+    """Codes that clients of an older version do not know."""
+    if version < since and refusal.code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.STALE_MEMBER_EPOCH):
+        return Refusal(ErrorCode.ILLEGAL_GENERATION, refusal.reason)
+    return refusal

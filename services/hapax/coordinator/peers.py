@@ -8,7 +8,7 @@ from typing import Final
 
 from hapax.codec.metadata import OFFSETS_TOPIC
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.machine import TxnOffsetCommit
+from hapax.core.group.offsets import TxnOffsetCommit
 from hapax.core.hashing import shard_of
 from hapax.core.transaction.record import TransactionPartition
 from hapax.core.transaction.requests import CheckWinners, WinnerCheck

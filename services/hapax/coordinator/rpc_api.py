@@ -16,7 +16,7 @@ from hapax.coordinator.descriptions import conflict, description
 from hapax.coordinator.hanging import HangingTransactions
 from hapax.coordinator.shards import Shards
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.machine import OffsetsMarker
+from hapax.core.group.offsets import OffsetsMarker
 from hapax.core.transaction.machine import TransactionShard
 from hapax.core.transaction.record import Fingerprint, ProducerIdentity, Token, TransactionPartition
 from hapax.core.transaction.requests import (

@@ -343,6 +343,28 @@ class Settings:
     """Milliseconds between two searches for expired offsets."""
     offset_metadata_max_bytes: Annotated[int, Between(0)] = 4_096
     """Longest metadata string of a committed offset in bytes."""
+    group_min_session_timeout_ms: Millis = 6_000
+    """Shortest session timeout that a member of a classic group may ask for, in milliseconds."""
+    group_max_session_timeout_ms: Millis = 1_800_000
+    """Longest session timeout that a member of a classic group may ask for, in milliseconds."""
+    group_initial_rebalance_delay_ms: Millis = 3_000
+    """Milliseconds for which the first round of an empty classic group waits for more members."""
+    group_max_size: Annotated[int, Between(1)] = 2**31 - 1
+    """Most members of a classic group."""
+    group_consumer_session_timeout_ms: Annotated[int, Between(1)] = 45_000
+    """Milliseconds without a heartbeat after which a member of a consumer group is removed."""
+    group_consumer_heartbeat_interval_ms: Annotated[int, Between(1)] = 5_000
+    """Milliseconds between two heartbeats, as members of consumer groups are told."""
+    group_consumer_max_size: Annotated[int, Between(1)] = 2**31 - 1
+    """Most members of a consumer group."""
+    group_consumer_assignors: Literal["uniform,range", "range,uniform", "uniform", "range"] = "uniform,range"
+    """Assignors that members of consumer groups may choose, the default first."""
+    group_consumer_assignment_interval_ms: Annotated[int, Between(0)] = 1_000
+    """Milliseconds between two computed assignments of a consumer group."""
+    group_consumer_regex_refresh_interval_ms: Annotated[int, Between(10_000)] = 600_000
+    """Milliseconds after which a regular expression in a subscription is matched again."""
+    group_consumer_migration_policy: Literal["disabled", "upgrade", "downgrade", "bidirectional"] = "bidirectional"
+    """Which groups with members may change between the classic and the consumer protocol. Empty groups always may."""
 
     # --- REST API ---
     admin_listen: str = "127.0.0.1:8080"

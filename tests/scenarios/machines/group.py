@@ -19,10 +19,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hapax.core.errors import Refusal
-from hapax.core.group.machine import (
+from hapax.core.group.machine import GroupShard
+from hapax.core.group.offsets import (
     CommitRequest,
     GroupMember,
-    GroupShard,
     MarkerDecision,
     Membership,
     OffsetCommit,

@@ -37,7 +37,7 @@ from dataclasses import replace
 from typing import Any
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.machine import CommitRequest
+from hapax.core.group.offsets import CommitRequest
 from hapax.core.transaction.record import ProducerIdentity, Token
 from hapax.core.transaction.requests import (
     AbortHanging,

@@ -67,7 +67,7 @@ def test_a_torn_tail_and_a_flipped_bit_are_shown(tmp_path: Path) -> None:
 
 def test_an_internal_topic_is_decoded(tmp_path: Path) -> None:
     from hapax.codec.offsets_log import encode_key, encode_value
-    from hapax.core.group.machine import CommittedOffset, OffsetRecord
+    from hapax.core.group.offsets import CommittedOffset, OffsetRecord
     from hapax.core.types import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicPartition
 
     offset = CommittedOffset(Offset(42), LeaderEpoch(0), metadata="m", commit_timestamp=TimestampMs(9))

@@ -12,7 +12,7 @@ from hapax.codec.offsets_log import (
     encode_key,
     encode_value,
 )
-from hapax.core.group.machine import CommittedOffset, GroupMember, Membership, OffsetRecord
+from hapax.core.group.offsets import CommittedOffset, GroupMember, Membership, OffsetRecord
 from hapax.core.types import Offset, PartitionIndex, TimestampMs, TopicId, TopicPartition
 
 PARTITION = TopicPartition("flights", PartitionIndex(3))

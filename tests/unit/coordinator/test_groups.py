@@ -14,7 +14,8 @@ from hapax.coordinator.log_writer import Unit
 from hapax.coordinator.metrics import Counters
 from hapax.coordinator.shard import SupersededConnection
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.machine import CommitRequest, GroupShard, OffsetCommit, OffsetsMarker, TxnOffsetCommit
+from hapax.core.group.machine import GroupShard
+from hapax.core.group.offsets import CommitRequest, OffsetCommit, OffsetsMarker, TxnOffsetCommit
 from hapax.core.types import (
     Offset,
     PartitionIndex,

@@ -1,156 +1,36 @@
-"""The offsets machine of one group shard: committed offsets, and offsets pending in open transactions.
-
-Everything follows from four rules:
-
-* State changes only in `replay_*`, which reads the shard's log in order, each record with its offset. A serving shard
-  and a loading shard run the same code over the same records.
-* An offset committed in a transaction is pending under its producer id until the shard's log holds the marker.
-  Offsets are then applied **in the log order of the commit records, not of the markers**, as in Kafka: a plain commit
-  that was stored after a transactional one wins, also where the transaction's marker comes later.
-* A marker decides one transaction, named by its serial. A serial that is not above the last one decided for that
-  producer is a late duplicate and decides nothing (rule 9 of the design).
-* Compaction removes records that a later record with the same key supersedes, and it must not change the outcome. So
-  the state depends only on the newest committed record of each key, on the open transactions (which are never
-  compacted away) and on the last marker of each producer. A group exists exactly while one of its records is stored.
-
-Another machine manages membership. This one sees its generation and members (`replay_membership`), and checks offset
-commits against them.
-"""
+"""All groups of one shard: their offsets (`GroupOffsets`), and their members, who may commit them (`Memberships`)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.types import (
-    LONGEST_NAME_BYTES,
-    NO_OFFSET,
-    NO_SERIAL,
-    Offset,
-    ProducerEpoch,
-    ProducerId,
-    Serial,
-    TimestampMs,
-    TopicId,
-    TopicPartition,
+from hapax.core.group.classic import ClassicGroup
+from hapax.core.group.consumer import ConsumerGroup
+from hapax.core.group.memberships import Memberships
+from hapax.core.group.offsets import (
+    NO_MEMBER,
+    NO_TIMESTAMP,
+    GroupOffsets,
+    OffsetCommit,
+    OffsetRecord,
+    TxnOffsetCommit,
 )
+from hapax.core.group.values import (
+    CallId,
+    GroupLimits,
+    GroupRecord,
+    Now,
+    Outcome,
+    TopicFacts,
+    Topics,
+)
+from hapax.core.types import Offset, TimestampMs, TopicId, TopicPartition
 
-NO_TOPIC_ID: Final = TopicId(bytes(16))
-NO_GENERATION: Final = -1
-NO_MEMBER: Final = ""
-NO_TIMESTAMP: Final = TimestampMs(-1)
-_NEVER: Final = 2**63 - 1
-"""The latest timestamp that a record can hold, in ms."""
-
-
-class CommittedOffset(NamedTuple):
-    """A reading position of a group in one partition."""
-
-    offset: Offset
-    leader_epoch: int
-    """Of the last record read; -1 where the consumer did not send it."""
-    metadata: str
-    commit_timestamp: TimestampMs
-    expire_timestamp: TimestampMs = NO_TIMESTAMP
-    """Set by OffsetCommit 2-4 with its own retention; -1: the cluster's retention."""
-    topic_id: TopicId = NO_TOPIC_ID
-    """Of the topic; all zero where unknown. A topic created again under the same name has another id."""
-
-
-class OffsetRecord(NamedTuple):
-    """One record of the shard's log. Without a value it is a tombstone."""
-
-    group: str
-    partition: TopicPartition
-    value: CommittedOffset | None
-
-
-class OffsetsMarker(NamedTuple):
-    """The end of a transaction for the offsets of this shard."""
-
-    producer_id: ProducerId
-    producer_epoch: ProducerEpoch
-    commit: bool
-    coordinator_epoch: int
-    serial: Serial
-    """-1: a tool's marker, which decides the open transaction, whichever it is."""
-
-
-class GroupMember(NamedTuple):
-    member_id: str
-    instance_id: str | None
-
-
-class Membership(NamedTuple):
-    """The group's generation and members, which offset commits are checked against."""
-
-    generation: int
-    members: tuple[GroupMember, ...]
-    rebalancing: bool = False
-    """Members have joined and wait for their assignment. Plain commits get REBALANCE_IN_PROGRESS."""
-    protocol_type: str = ""
-    state_timestamp: TimestampMs = NO_TIMESTAMP
-
-
-class CommitRequest(NamedTuple):
-    """One partition of an OffsetCommit or TxnOffsetCommit."""
-
-    partition: TopicPartition
-    offset: Offset
-    leader_epoch: int
-    metadata: str
-    topic_id: TopicId = NO_TOPIC_ID
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetCommit:
-    """A plain commit, outside of any transaction."""
-
-    group_id: str
-    generation: int
-    member_id: str
-    instance_id: str | None
-    offsets: tuple[CommitRequest, ...]
-    retention_ms: int = -1
-    """Set by OffsetCommit 2-4; -1: the cluster's retention."""
-
-
-@dataclass(frozen=True, slots=True)
-class TxnOffsetCommit:
-    """A commit that takes effect with the producer's open transaction."""
-
-    transactional_id: str
-    group_id: str
-    producer_id: ProducerId
-    producer_epoch: ProducerEpoch
-    generation: int
-    member_id: str
-    instance_id: str | None
-    offsets: tuple[CommitRequest, ...]
-
-
-class CommitDecision(NamedTuple):
-    """Persist `records` in one append, then answer each partition with its error."""
-
-    records: tuple[OffsetRecord, ...]
-    errors: tuple[ErrorCode, ...]
-    """One per partition of the request, in its order."""
-
-
-class MarkerDecision(Enum):
-    APPEND = "append"
-    """Store the marker, then replay it, then answer."""
-    DUPLICATE = "duplicate"
-    """The transaction was decided before. Answer without an error."""
-
-
-class FetchedOffset(NamedTuple):
-    partition: TopicPartition
-    committed: CommittedOffset | None
-    error: ErrorCode
+CONSUMER_PROTOCOL_TYPE = "consumer"
+FIRST_COMMIT_OF_EPOCHS = 9
+"""Version of OffsetCommit from which a member of the consumer protocol may use it."""
 
 
 class GroupSummary(NamedTuple):
@@ -161,363 +41,153 @@ class GroupSummary(NamedTuple):
     members: int
 
 
-class _Stored(NamedTuple):
-    value: CommittedOffset
-    log_offset: Offset
+class NoTopics(Topics):
+    """A cluster without topics."""
+
+    def topic(self, name: str) -> TopicFacts | None:
+        return None
+
+    def topic_by_id(self, topic_id: TopicId) -> TopicFacts | None:
+        return None
 
 
-class _Decided(NamedTuple):
-    epoch: ProducerEpoch
-    serial: Serial
-    coordinator_epoch: int
-    timestamp: TimestampMs
+class GroupShard(GroupOffsets):
+    """It is not thread-safe: the shard's coordinator is the only writer."""
 
+    def __init__(
+        self, *, max_metadata_bytes: int = 4096, retention_ms: int = 7 * 86_400_000,
+        producer_expiry_ms: int = 7 * 86_400_000, limits: GroupLimits | None = None, topics: Topics | None = None,
+    ) -> None:
+        super().__init__(
+            max_metadata_bytes=max_metadata_bytes, retention_ms=retention_ms, producer_expiry_ms=producer_expiry_ms)
+        self.memberships = Memberships(limits or GroupLimits(), topics or NoTopics())
 
-@dataclass(slots=True)
-class _Group:
-    committed: dict[TopicPartition, _Stored] = field(default_factory=dict)
-    pending: dict[TopicPartition, int] = field(default_factory=dict)
-    """Number of open transactions that hold an offset of the partition."""
-    removed: dict[TopicPartition, Offset] = field(default_factory=dict)
-    """Log offset of the tombstone of a partition for which an open transaction holds an offset. The tombstone
-    supersedes earlier commits, as in the compacted log."""
-    membership: Membership | None = None
+    # --- commits --------------------------------------------------------------------------------------------------
 
-    def empty(self) -> bool:
-        return not self.committed and not self.pending and self.membership is None
-
-    def superseded_at(self, partition: TopicPartition) -> Offset:
-        """Log offset of the newest committed record or tombstone of the partition; -1 for none."""
-        current = self.committed.get(partition)
-        return max(current.log_offset if current else NO_OFFSET, self.removed.get(partition, NO_OFFSET))
-
-    def settle(self, partition: TopicPartition) -> None:
-        left = self.pending[partition] - 1
-        if left:
-            self.pending[partition] = left
-        else:
-            del self.pending[partition]
-            self.removed.pop(partition, None)
-
-
-@dataclass(slots=True)
-class _OpenTransaction:
-    epoch: ProducerEpoch
-    first_offset: Offset
-    offsets: dict[tuple[str, TopicPartition], _Stored] = field(default_factory=dict)
-
-
-class GroupShard:
-    """All groups of one shard. It is not thread-safe: the shard's coordinator is the only writer."""
-
-    def __init__(self, *, max_metadata_bytes: int = 4096, retention_ms: int = 7 * 86_400_000,
-                 producer_expiry_ms: int = 7 * 86_400_000) -> None:
-        self._max_metadata_bytes = min(max_metadata_bytes, LONGEST_NAME_BYTES)  # its length is an int16 too
-        self._retention_ms = retention_ms
-        self._producer_expiry_ms = producer_expiry_ms
-        self._groups: dict[str, _Group] = {}
-        self._open: dict[ProducerId, _OpenTransaction] = {}
-        self._decided: dict[ProducerId, _Decided] = {}
-        """Sorted by their last marker, so that expiry looks only at the front."""
-
-    # --- decisions ------------------------------------------------------------------------------------------------
-
-    def decide_offset_commit(self, request: OffsetCommit, now: TimestampMs) -> CommitDecision:
-        """A plain commit. Raises Refusal (22, 24, 25, 27, 82) for the whole request."""
-        self._check_member(request, transactional=False)
-        retention_ms = request.retention_ms
-        expires = NO_TIMESTAMP if retention_ms < 0 else TimestampMs(min(now + retention_ms, _NEVER))
-        return self._records(request, now, expires)
-
-    def decide_txn_offset_commit(self, request: TxnOffsetCommit, now: TimestampMs) -> CommitDecision:
-        """A commit inside a transaction that its coordinator has verified (`needs_verification`).
-
-        Raises Refusal: 24 for an empty group id or one that is too long, 22, 25, 82 for the member, 47 for a producer
-        epoch below one that this shard has seen.
-        """
-        if not request.group_id:
-            raise Refusal(ErrorCode.INVALID_GROUP_ID, "a transactional offset commit needs a group id")
-        self._check_epoch(request.producer_id, request.producer_epoch)
-        self._check_member(request, transactional=True)
-        return self._records(request, now, NO_TIMESTAMP)
-
-    def needs_verification(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> bool:
-        """Whether the transaction coordinator has to be asked before the first offsets of a transaction.
-
-        Once some are stored, the transaction is known to be open here until its marker comes.
-        """
-        opened = self._open.get(producer_id)
-        return opened is None or opened.epoch != producer_epoch
-
-    def last_decided(self, producer_id: ProducerId) -> Serial:
-        """Serial of the producer's last transaction with a marker here; `NO_SERIAL` where none is known."""
-        decided = self._decided.get(producer_id)
-        return NO_SERIAL if decided is None else decided.serial
-
-    def is_decided(self, producer_id: ProducerId, serial: Serial) -> bool:
-        """Whether a marker has overtaken a verification for this serial, so that the verification is obsolete (rule
-        3)."""
-        decided = self._decided.get(producer_id)
-        return decided is not None and 0 <= serial <= decided.serial
-
-    def decide_marker(self, marker: OffsetsMarker) -> MarkerDecision:
-        """Raises Refusal: 47 for a stale producer epoch, 52 for a coordinator that was replaced."""
-        opened = self._open.get(marker.producer_id)
-        decided = self._decided.get(marker.producer_id)
-        if decided is not None:
-            if NO_SERIAL < marker.serial <= decided.serial:
-                return MarkerDecision.DUPLICATE
-            if 0 <= marker.coordinator_epoch < decided.coordinator_epoch:
-                raise Refusal(
-                    ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                    f"a coordinator of epoch {decided.coordinator_epoch} has written a marker since",
-                )
-            if opened is None and marker.serial == NO_SERIAL and marker.producer_epoch <= decided.epoch:
-                return MarkerDecision.DUPLICATE
-        fenced_at = opened.epoch if opened is not None else (decided.epoch if decided is not None else -1)
-        if marker.producer_epoch < fenced_at:
-            raise Refusal(ErrorCode.INVALID_PRODUCER_EPOCH, f"the producer's epoch is {fenced_at}")
-        return MarkerDecision.APPEND
-
-    def decide_expiry(self, now: TimestampMs, busy: Collection[str] = ()) -> tuple[OffsetRecord, ...]:
-        """Tombstones for offsets whose retention has passed. A group with members keeps all of its offsets.
-
-        `busy`: groups with a commit that is being appended, which is not part of this state yet.
-        """
-        return tuple(
-            OffsetRecord(name, partition, None)
-            for name, group in self._groups.items()
-            if name not in busy and (group.membership is None or not group.membership.members)
-            for partition, stored in group.committed.items()
-            if partition not in group.pending and self._expires_at(group, stored.value) <= now
+    def check_commit(self, request: OffsetCommit | TxnOffsetCommit, *, transactional: bool) -> None:
+        """Raises Refusal: 69 where the request names a generation of a group that does not exist; 22, 25, 27, 82, 113
+        for its member; 35 where the version cannot name a member of the consumer protocol."""
+        group = self.memberships.get(request.group_id)
+        if group is None:
+            if request.generation >= 0:
+                raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"group {request.group_id!r} has no members")
+            return
+        anonymous = (
+            request.generation < 0 and request.member_id == NO_MEMBER and request.instance_id is None
         )
+        if request.generation < 0 and group.is_empty():
+            return  # a consumer with assigned partitions, or a tool, may commit while the group has no members
+        if anonymous and transactional:
+            return  # TxnOffsetCommit 0-2 cannot name the member
+        if isinstance(group, ClassicGroup):
+            group.check_commit(request.generation, request.member_id, request.instance_id, transactional)
+            return
+        if isinstance(request, OffsetCommit) and not anonymous and request.version < FIRST_COMMIT_OF_EPOCHS:
+            raise Refusal(ErrorCode.UNSUPPORTED_VERSION, "the group uses the consumer protocol")
+        partitions = [(wanted.topic_id, int(wanted.partition.partition)) for wanted in request.offsets]
+        group.check_commit(request.generation, request.member_id, request.instance_id, partitions, transactional)
+
+    def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
+        """OffsetFetch from version 9 names the member. Raises Refusal: 25, 113."""
+        group = self.memberships.get(group_id)
+        if isinstance(group, ConsumerGroup) and (member_id or member_epoch >= 0):
+            group.check_fetch(member_id, member_epoch)
+
+    # --- retention and removal ------------------------------------------------------------------------------------
+
+    def retained_since(self, group_id: str, topic: str) -> TimestampMs | None:
+        """As in Kafka. Offsets of a group without members expire from when the last one left, in the classic protocol;
+        from their commit in the consumer protocol, and in a group that never had any. A group with members keeps the
+        offsets of the topics that it reads."""
+        group = self.memberships.get(group_id)
+        if group is None:
+            return NO_TIMESTAMP
+        if group.is_empty():
+            return group.state_timestamp if isinstance(group, ClassicGroup) else NO_TIMESTAMP
+        if isinstance(group, ClassicGroup) and not group.is_stable():
+            return None
+        subscribed = group.subscribed_topics()
+        return None if subscribed is None or topic in subscribed else NO_TIMESTAMP
 
     def decide_removal(self, group_id: str, partitions: Collection[TopicPartition] | None) -> tuple[OffsetRecord, ...]:
         """Tombstones for a group's offsets, with None for all of them. Raises Refusal: 69 for an unknown group, 68 for
         one with members, 88 where an open transaction is about to commit one of the offsets."""
-        group = self._groups.get(group_id)
-        if group is None:
-            raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} has no offsets")
-        if group.membership is not None and group.membership.members:
-            raise Refusal(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has {len(group.membership.members)} members")
-        chosen = group.committed if partitions is None else [each for each in partitions if each in group.committed]
-        unstable = group.pending if partitions is None else [each for each in partitions if each in group.pending]
-        for partition in unstable:
-            raise Refusal(
-                ErrorCode.UNSTABLE_OFFSET_COMMIT,
-                f"an open transaction is about to commit an offset of {partition.topic}-{partition.partition}")
-        return tuple(OffsetRecord(group_id, partition, None) for partition in chosen)
+        self._check_empty(group_id)
+        return super().decide_removal(group_id, partitions)
 
-    def decide_topic_removal(self, topic_ids: Collection[TopicId]) -> tuple[OffsetRecord, ...]:
-        """Tombstones for the offsets of deleted topics, so that a new topic with the same name starts without
-        offsets."""
+    def decide_offsets_deletion(
+        self, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> tuple[tuple[OffsetRecord, ...], tuple[ErrorCode, ...]]:
+        """OffsetDelete: the tombstones, also for offsets in open transactions, and an error for each partition. Raises
+        Refusal: 69 for an unknown group; 68 for one with members of another type than "consumer", whose subscription
+        cannot be read."""
+        group = self.memberships.get(group_id)
+        if group is None and not self.has_offsets(group_id):
+            raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
+        subscribed: Collection[str] = ()
+        if group is not None and not group.is_empty():
+            found = group.subscribed_topics() if group.protocol_type == CONSUMER_PROTOCOL_TYPE else None
+            if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+                raise Refusal(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has members")
+            subscribed = {each.topic for each in partitions} if found is None else found
+        codes = tuple(
+            ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if each.topic in subscribed else ErrorCode.NONE for each in partitions)
         return tuple(
-            OffsetRecord(name, partition, None)
-            for name, group in self._groups.items()
-            for partition, stored in group.committed.items()
-            if stored.value.topic_id in topic_ids and partition not in group.pending
-        )
+            OffsetRecord(group_id, each, None)
+            for each, code in zip(partitions, codes, strict=True)
+            if code is ErrorCode.NONE and self.holds(group_id, each)
+        ), codes
 
-    # --- replay ---------------------------------------------------------------------------------------------------
+    def delete_group(self, call: CallId, group_id: str, now: Now) -> Outcome:
+        """Deletes an empty group with its offsets, in one write. Raises Refusal: 69, 68."""
+        if self.memberships.get(group_id) is None and not self.has_offsets(group_id):
+            raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
+        self._check_empty(group_id)
+        return self.memberships.remove(call, group_id, self.all_of(group_id))
 
-    def replay_offset(self, record: OffsetRecord, log_offset: Offset) -> None:
-        """Applies a record outside of any transaction."""
-        group = self._groups.get(record.group)
-        if record.value is not None:
-            if group is None:
-                group = self._groups[record.group] = _Group()
-            group.committed[record.partition] = _Stored(record.value, log_offset)
-        elif group is not None:
-            group.committed.pop(record.partition, None)
-            if record.partition in group.pending:
-                group.removed[record.partition] = log_offset
-            self._drop_if_empty(record.group, group)
+    def expire_groups(self) -> Outcome:
+        """Writes that remove groups with neither members nor offsets."""
+        return self.memberships.remove_vacant(self.has_offsets)
 
-    def replay_txn_offset(
-        self, record: OffsetRecord, log_offset: Offset, producer_id: ProducerId, producer_epoch: ProducerEpoch
-    ) -> None:
-        """Applies a record of a transactional batch: it is pending until the marker."""
-        if record.value is None:
-            return  # no request deletes an offset in a transaction, but another system's log may hold such a record
-        opened = self._open.get(producer_id)
-        if opened is None:
-            opened = self._open[producer_id] = _OpenTransaction(producer_epoch, log_offset)
-        opened.epoch = max(opened.epoch, producer_epoch)
-        key = (record.group, record.partition)
-        if key not in opened.offsets:
-            group = self._groups.setdefault(record.group, _Group())
-            group.pending[record.partition] = group.pending.get(record.partition, 0) + 1
-        opened.offsets[key] = _Stored(record.value, log_offset)
+    def _check_empty(self, group_id: str) -> None:
+        group = self.memberships.get(group_id)
+        if group is not None and not group.is_empty():
+            raise Refusal(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has {len(group.members())} members")
 
-    def replay_marker(self, marker: OffsetsMarker, timestamp: TimestampMs) -> None:
-        """Ends a producer's transaction in this shard. `timestamp` is the marker's in the log."""
-        opened = self._open.pop(marker.producer_id, None)
-        if opened is not None:
-            for (name, partition), stored in opened.offsets.items():
-                group = self._groups[name]
-                if marker.commit and stored.log_offset > group.superseded_at(partition):
-                    group.committed[partition] = stored
-                group.settle(partition)
-                self._drop_if_empty(name, group)
-        self._remember(marker, timestamp)
+    # --- writes of memberships ------------------------------------------------------------------------------------
 
-    def replay_membership(self, group_id: str, membership: Membership | None) -> None:
-        group = self._groups.get(group_id)
-        if membership is not None:
-            if group is None:
-                group = self._groups[group_id] = _Group()
-            group.membership = membership
-        elif group is not None:
-            group.membership = None
-            self._drop_if_empty(group_id, group)
+    def stored(self, group_id: str, log_offset: Offset, now: Now) -> Outcome:
+        """The group's write is durable, with its first record at `log_offset`."""
+        write = self.memberships.writing(group_id)
+        for number, record in enumerate(write.records):
+            if isinstance(record, OffsetRecord):
+                self.replay_offset(record, Offset(log_offset + number))
+        return self.memberships.stored(group_id, now)
+
+    def replay(self, record: GroupRecord, log_offset: Offset) -> None:
+        """A record outside of any transaction, while the shard loads."""
+        if isinstance(record, OffsetRecord):
+            self.replay_offset(record, log_offset)
+        else:
+            self.memberships.replay(record)
 
     # --- queries --------------------------------------------------------------------------------------------------
 
-    def fetch(
-        self, group_id: str, partitions: Sequence[TopicPartition] | None, require_stable: bool
-    ) -> list[FetchedOffset]:
-        """Committed offsets in the order of `partitions`. None: of the whole group, sorted by partition.
-
-        With `require_stable`, a partition with an offset in an open transaction gets UNSTABLE_OFFSET_COMMIT: a consumer
-        that took the older offset would process again the records that the transaction is about to commit.
-        """
-        group = self._groups.get(group_id)
-        if group is None:
-            return [FetchedOffset(p, None, ErrorCode.NONE) for p in partitions or ()]
-        if partitions is None:
-            partitions = sorted({*group.committed, *group.pending} if require_stable else group.committed)
-        fetched = []
-        for partition in partitions:
-            if require_stable and partition in group.pending:
-                fetched.append(FetchedOffset(partition, None, ErrorCode.UNSTABLE_OFFSET_COMMIT))
-                continue
-            stored = group.committed.get(partition)
-            fetched.append(FetchedOffset(partition, stored.value if stored else None, ErrorCode.NONE))
-        return fetched
-
     def groups(self) -> Iterator[str]:
-        return iter(self._groups)
+        """Ids of all groups: those with members, those that had some, and those that only have offsets."""
+        seen = set(super().groups())
+        yield from seen
+        yield from (group_id for group_id, _ in self.memberships.groups() if group_id not in seen)
 
     def summary(self, group_id: str) -> GroupSummary | None:
         """None where the group is unknown."""
-        group = self._groups.get(group_id)
-        if group is None:
+        group = self.memberships.get(group_id)
+        if group is None and not self.has_offsets(group_id):
             return None
-        members = 0 if group.membership is None else len(group.membership.members)
-        return GroupSummary(len(group.committed), len(group.pending), members)
-
-    def topic_ids(self) -> list[TopicId]:
-        """The known ids of all topics with a committed offset, each once."""
-        found = {
-            stored.value.topic_id: None for group in self._groups.values() for stored in group.committed.values()
-        }
-        return [topic_id for topic_id in found if topic_id != NO_TOPIC_ID]
-
-    def open_transactions(self) -> dict[ProducerId, Offset]:
-        """Producer id -> offset of the first record of its open transaction."""
-        return {producer_id: opened.first_offset for producer_id, opened in self._open.items()}
+        committed, pending = self.counts(group_id)
+        return GroupSummary(committed, pending, 0 if group is None else len(group.members()))
 
     def describe(self) -> list[str]:
-        """The whole state as sorted lines of text, for scenario scripts and for comparing two shards."""
-        lines = []
-        for name, group in sorted(self._groups.items()):
-            if group.membership is not None:
-                members = ",".join(m.member_id for m in group.membership.members)
-                lines.append(f"group {name} generation={group.membership.generation} members=[{members}]")
-            for partition, stored in sorted(group.committed.items()):
-                lines.append(
-                    f"committed {name} {partition.topic}-{partition.partition} "
-                    f"offset={stored.value.offset} at={stored.log_offset}"
-                )
-        for producer_id, opened in sorted(self._open.items()):
-            for (name, partition), stored in sorted(opened.offsets.items()):
-                lines.append(
-                    f"pending {name} {partition.topic}-{partition.partition} "
-                    f"offset={stored.value.offset} at={stored.log_offset} pid={producer_id} epoch={opened.epoch}"
-                )
-        for producer_id, decided in sorted(self._decided.items()):
-            lines.append(f"decided pid={producer_id} epoch={decided.epoch} serial={decided.serial}")
-        return lines
-
-    # --- parts ----------------------------------------------------------------------------------------------------
-
-    def _records(
-        self, request: OffsetCommit | TxnOffsetCommit, now: TimestampMs, expires: TimestampMs
-    ) -> CommitDecision:
-        records = []
-        errors = []
-        for wanted in request.offsets:
-            if len(wanted.metadata.encode()) > self._max_metadata_bytes:
-                errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
-                continue
-            errors.append(ErrorCode.NONE)
-            value = CommittedOffset(
-                wanted.offset, wanted.leader_epoch, wanted.metadata, now, expires, wanted.topic_id
-            )
-            records.append(OffsetRecord(request.group_id, wanted.partition, value))
-        return CommitDecision(tuple(records), tuple(errors))
-
-    def _check_member(self, request: OffsetCommit | TxnOffsetCommit, *, transactional: bool) -> None:
-        group_id, generation = request.group_id, request.generation
-        member_id, instance_id = request.member_id, request.instance_id
-        if len(group_id.encode()) > LONGEST_NAME_BYTES:
-            raise Refusal(ErrorCode.INVALID_GROUP_ID, f"a group's id has at most {LONGEST_NAME_BYTES} bytes")
-        group = self._groups.get(group_id)
-        membership = group.membership if group is not None else None
-        if membership is None:
-            if generation >= 0:
-                raise Refusal(ErrorCode.ILLEGAL_GENERATION, f"group {group_id!r} has no members")
-            return
-        anonymous = generation < 0 and member_id == NO_MEMBER and instance_id is None
-        if generation < 0 and not membership.members:
-            return  # a consumer with assigned partitions, or a tool, may commit while the group has no members
-        if anonymous and transactional:
-            return  # TxnOffsetCommit 0-2 cannot name the member
-        self._check_known(membership, member_id, instance_id)
-        if generation != membership.generation:
-            raise Refusal(ErrorCode.ILLEGAL_GENERATION, f"the group's generation is {membership.generation}")
-        if membership.rebalancing and not transactional:
-            raise Refusal(ErrorCode.REBALANCE_IN_PROGRESS)
-
-    @staticmethod
-    def _check_known(membership: Membership, member_id: str, instance_id: str | None) -> None:
-        if instance_id is not None:
-            for member in membership.members:
-                if member.instance_id == instance_id:
-                    if member.member_id != member_id:
-                        raise Refusal(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id!r} has joined again since")
-                    return
-        elif any(member.member_id == member_id for member in membership.members):
-            return
-        raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is no member of the group")
-
-    def _check_epoch(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> None:
-        opened = self._open.get(producer_id)
-        decided = self._decided.get(producer_id)
-        current = max(opened.epoch if opened else -1, decided.epoch if decided else -1)
-        if producer_epoch < current:
-            raise Refusal(ErrorCode.INVALID_PRODUCER_EPOCH, f"the producer's epoch is {current}")
-
-    def _expires_at(self, group: _Group, value: CommittedOffset) -> TimestampMs:
-        if value.expire_timestamp != NO_TIMESTAMP:
-            return value.expire_timestamp
-        since = value.commit_timestamp
-        if group.membership is not None and group.membership.protocol_type:
-            # Kafka counts from when the last member left, not from the last commit.
-            since = max(since, group.membership.state_timestamp)
-        return TimestampMs(since + self._retention_ms)
-
-    def _drop_if_empty(self, name: str, group: _Group) -> None:
-        if group.empty():
-            self._groups.pop(name, None)
-
-    def _remember(self, marker: OffsetsMarker, timestamp: TimestampMs) -> None:
-        former = self._decided.pop(marker.producer_id, None)
-        serial = marker.serial if former is None else Serial(max(former.serial, marker.serial))
-        self._decided[marker.producer_id] = _Decided(
-            marker.producer_epoch, serial, marker.coordinator_epoch, timestamp
-        )
-        oldest = next(iter(self._decided))
-        while self._decided[oldest].timestamp + self._producer_expiry_ms < timestamp:
-            del self._decided[oldest]
-            oldest = next(iter(self._decided))
+        members = [
+            line for group_id, group in sorted(self.memberships.groups()) for line in group.describe()]
+        return [*members, *super().describe()]

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from hapax.core.errors import ErrorCode
+from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.classic import ClassicGroup
 from hapax.core.group.consumer import ConsumerGroup
 from hapax.core.group.deadlines import Deadline, Deadlines
+from hapax.core.group.offsets import OffsetRecord
 from hapax.core.group.values import (
     Answer,
     CallId,
@@ -34,6 +35,7 @@ from hapax.core.group.values import (
     MembershipRecord,
     Now,
     Outcome,
+    RemovalAnswer,
     Request,
     SyncAnswer,
     SyncGroup,
@@ -60,6 +62,8 @@ class _Slot:
     """Under way."""
     waiting: deque[_Event] = field(default_factory=deque)
     """Events that came while the write was under way."""
+    removal: CallId | None = None
+    """The call that asked for the write under way, which removes the group."""
     persisted: bool = False
     """The log has a record of the group."""
 
@@ -125,9 +129,10 @@ class Memberships:
         write, slot.write = slot.write, None
         assert write is not None
         for record in write.records:
-            self._replay(slot, record, now)
+            if not isinstance(record, OffsetRecord):
+                self._replay(slot, record, now)
         slot.successor = None
-        outcome = Outcome()
+        outcome = self._removed(slot, ErrorCode.NONE)
         if slot.group is not None:
             _add(outcome, self._began(slot, slot.group.stored(now)))
         self._drain(slot, outcome, now)
@@ -138,7 +143,7 @@ class Memberships:
         slot = self._slots[group_id]
         slot.write = None
         successor, slot.successor = slot.successor, None
-        outcome = Outcome()
+        outcome = self._removed(slot, code)
         decider = successor or slot.group
         if decider is not None:
             _add(outcome, self._began(slot, decider.refused(code, now)))
@@ -160,6 +165,38 @@ class Memberships:
             slot.waiting.append(event)
             return Outcome()
         return self._run(slot, event, now)
+
+    def remove(self, call: CallId, group_id: str, offsets: tuple[OffsetRecord, ...]) -> Outcome:
+        """Removes a group without members, and its offsets. Raises Refusal(COORDINATOR_LOAD_IN_PROGRESS) while a write
+        of it is under way: it may be about to have members."""
+        slot = self._slots.setdefault(group_id, _Slot(group_id))
+        if slot.write is not None:
+            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"group {group_id!r} is about to change")
+        slot.removal = call
+        return self._began(slot, Outcome(writes=[Write(group_id, (*offsets, *self._tombstones(slot)))]))
+
+    def remove_vacant(self, has_offsets: Callable[[str], bool]) -> Outcome:
+        """Removes the groups with neither members nor offsets."""
+        outcome = Outcome()
+        for slot in self._slots.values():
+            group = slot.group
+            if group is None or slot.write is not None or not group.is_empty() or has_offsets(slot.group_id):
+                continue
+            records = self._tombstones(slot)
+            if records:
+                _add(outcome, self._began(slot, Outcome(writes=[Write(slot.group_id, records)])))
+        return outcome
+
+    @staticmethod
+    def _tombstones(slot: _Slot) -> tuple[MembershipRecord, ...]:
+        if isinstance(slot.group, ConsumerGroup):
+            return slot.group.tombstones()
+        return (ClassicGroupRecord(slot.group_id, None),) if slot.persisted else ()
+
+    @staticmethod
+    def _removed(slot: _Slot, code: ErrorCode) -> Outcome:
+        call, slot.removal = slot.removal, None
+        return Outcome() if call is None else Outcome(answers=[(call, RemovalAnswer(code))])
 
     # --- replay ---------------------------------------------------------------------------------------------------
 
@@ -206,6 +243,12 @@ class Memberships:
     def get(self, group_id: str) -> Group | None:
         slot = self._slots.get(group_id)
         return None if slot is None else slot.group
+
+    def writing(self, group_id: str) -> Write:
+        """The group's write that is under way."""
+        write = self._slots[group_id].write
+        assert write is not None
+        return write
 
     def busy(self, group_id: str) -> bool:
         """A write of the group is under way."""

@@ -25,13 +25,12 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, NewType, Protocol
 
 from hapax.core.errors import ErrorCode
+from hapax.core.group.offsets import NO_GENERATION, NO_MEMBER, OffsetRecord
 from hapax.core.types import Millis, TimestampMs, TopicId
 
 CallId = NewType("CallId", int)
 """Names a client's call that waits for its answer. The service hands them out and never uses one twice."""
 
-NO_GENERATION: Final = -1
-NO_MEMBER: Final = ""
 UNKNOWN_HASH: Final = 0
 
 Partitions = frozenset[tuple[TopicId, int]]
@@ -154,6 +153,13 @@ class HeartbeatAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class RemovalAnswer:
+    """Of DeleteGroups."""
+
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveAnswer:
     error: ErrorCode
     members: tuple[ErrorCode, ...] = ()
@@ -202,7 +208,7 @@ class ConsumerHeartbeatAnswer:
 
 
 Request = JoinGroup | SyncGroup | Heartbeat | LeaveGroup | ConsumerGroupHeartbeat
-Answer = JoinAnswer | SyncAnswer | HeartbeatAnswer | LeaveAnswer | ConsumerHeartbeatAnswer
+Answer = JoinAnswer | SyncAnswer | HeartbeatAnswer | LeaveAnswer | ConsumerHeartbeatAnswer | RemovalAnswer
 
 
 # --- records ------------------------------------------------------------------------------------------------------
@@ -338,6 +344,7 @@ MembershipRecord = (
     ClassicGroupRecord | GroupEpochRecord | MemberRecord | TargetEpochRecord | TargetRecord | CurrentRecord
     | RegexRecord
 )
+GroupRecord = MembershipRecord | OffsetRecord
 
 
 # --- outcomes -----------------------------------------------------------------------------------------------------
@@ -347,7 +354,7 @@ class Write(NamedTuple):
     """One atomic append."""
 
     group: str
-    records: tuple[MembershipRecord, ...]
+    records: tuple[GroupRecord, ...]
 
 
 class RegexQuestion(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.machine import NO_TOPIC_ID, CommitRequest, OffsetCommit
+from hapax.core.group.offsets import NO_TOPIC_ID, CommitRequest, OffsetCommit
 from hapax.core.types import Offset, PartitionIndex, TopicId, TopicPartition
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import OffsetCommitResponse
@@ -39,7 +39,7 @@ def register(table: ApiTable, coordinator: CommitsOffsets) -> None:
         commit = OffsetCommit(
             request.group_id, request.generation_id_or_member_epoch, request.member_id or "",
             request.group_instance_id if version >= 7 else None,
-            offsets, request.retention_time_ms if version <= 4 else -1,
+            offsets, request.retention_time_ms if version <= 4 else -1, version,
         )
         try:
             codes = await coordinator.offset_commit(commit)

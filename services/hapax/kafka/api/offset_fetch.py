@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.machine import NO_TOPIC_ID
+from hapax.core.group.offsets import NO_TOPIC_ID
 from hapax.core.types import TopicId
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import OffsetFetchResponse

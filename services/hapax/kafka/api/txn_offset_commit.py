@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any, Final, Protocol
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.machine import CommitRequest, TxnOffsetCommit
+from hapax.core.group.offsets import CommitRequest, TxnOffsetCommit
 from hapax.core.types import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import TxnOffsetCommitResponse

@@ -6,7 +6,8 @@ import pytest
 
 from hapax.codec.offsets_log import decode_record, encode_key, encode_value
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.machine import CommitDecision, CommitRequest, GroupShard, OffsetCommit, TxnOffsetCommit
+from hapax.core.group.machine import GroupShard
+from hapax.core.group.offsets import CommitDecision, CommitRequest, OffsetCommit, TxnOffsetCommit
 from hapax.core.types import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicId, TopicPartition
 
 PARTITION = TopicPartition("t", PartitionIndex(0))

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from hapax.core.errors import Refusal
-from hapax.core.group.machine import (
+from hapax.core.group.machine import GroupShard
+from hapax.core.group.offsets import (
     CommitRequest,
-    GroupShard,
     MarkerDecision,
     OffsetCommit,
     OffsetRecord,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.machine import CommittedOffset, GroupMember, GroupShard, Membership, OffsetRecord
+from hapax.core.group.machine import GroupShard
+from hapax.core.group.offsets import CommittedOffset, GroupMember, Membership, OffsetRecord
 from hapax.core.types import (
     Offset,
     PartitionIndex,

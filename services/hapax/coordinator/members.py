@@ -1,0 +1,185 @@
+"""The calls of groups' members at one shard: gives them to the pure machine, and does what it decides.
+
+The machine names each call and answers it now, after an append, or when other members have called. It keeps its
+deadlines itself; here is one timer for the earliest of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
+
+import re2
+
+from hapax.codec.offsets_log import encode_key, encode_value
+from hapax.coordinator.log_writer import Unit
+from hapax.coordinator.shard import ShardResources
+from hapax.coordinator.sweep import is_running
+from hapax.core.errors import ErrorCode
+from hapax.core.group.machine import GroupShard
+from hapax.core.group.values import Answer, CallId, GroupLimits, Now, Outcome, RegexQuestion, TopicFacts, Write
+from hapax.core.types import Millis, Offset, ShardId, TimestampMs, TopicId
+from hapax.runtime import supervision, telemetry
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.settings import Settings
+
+log = telemetry.logger("members")
+
+_TOPICS_PER_TURN: Final = 2_000
+"""Matched against a regular expression in one turn of the loop."""
+
+_Asked = TypeVar("_Asked")
+
+
+def group_limits(settings: Settings) -> GroupLimits:
+    return GroupLimits(
+        min_session_timeout_ms=settings.group_min_session_timeout_ms,
+        max_session_timeout_ms=settings.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+        max_size=settings.group_max_size,
+        consumer_session_timeout_ms=settings.group_consumer_session_timeout_ms,
+        consumer_heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+        consumer_max_size=settings.group_consumer_max_size,
+        consumer_assignors=tuple(settings.group_consumer_assignors.split(",")),
+        consumer_assignment_interval_ms=settings.group_consumer_assignment_interval_ms,
+        consumer_regex_refresh_ms=settings.group_consumer_regex_refresh_interval_ms,
+        migration_policy=settings.group_consumer_migration_policy,
+    )
+
+
+class ClusterTopics:
+    """The cluster's topics, as the pure machine sees them."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+
+    def topic(self, name: str) -> TopicFacts | None:
+        topic = self._view.topic(name)
+        return None if topic is None else TopicFacts(topic.name, topic.topic_id, topic.partitions)
+
+    def topic_by_id(self, topic_id: TopicId) -> TopicFacts | None:
+        topic = self._view.topic_by_id(topic_id)
+        return None if topic is None else TopicFacts(topic.name, topic.topic_id, topic.partitions)
+
+
+class OwningShard(Protocol):
+    """The shard whose members these are (`groups.OffsetsShard`)."""
+
+    @property
+    def shard(self) -> ShardId: ...
+    @property
+    def resources(self) -> ShardResources: ...
+    @property
+    def machine(self) -> GroupShard: ...
+    @property
+    def serving(self) -> bool: ...
+    def append(self, unit: Unit) -> None: ...
+    def waiter(self) -> asyncio.Future[None]: ...
+
+
+class Members:
+    def __init__(self, shard: OwningShard) -> None:
+        self._shard = shard
+        self._calls: dict[CallId, asyncio.Future[None]] = {}
+        """Those that wait for their answers."""
+        self._answers: dict[CallId, Answer] = {}
+        self._last_call = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def ask(self, decide: Callable[[CallId, _Asked, Now], Outcome], request: _Asked) -> Answer:
+        """Raises Refusal: the machine's, and those of a shard that stops before the answer."""
+        self._last_call += 1
+        call = CallId(self._last_call)
+        outcome = decide(call, request, self._now())
+        if not outcome.writes and len(outcome.answers) == 1 and outcome.answers[0][0] == call:
+            ((_, answer),) = outcome.answers
+            outcome.answers = []
+            self.carry_out(outcome)
+            return answer
+        waiter = self._calls[call] = self._shard.waiter()
+        try:
+            self.carry_out(outcome)
+            await waiter
+            return self._answers[call]
+        finally:
+            self._calls.pop(call, None)
+            self._answers.pop(call, None)
+
+    def carry_out(self, outcome: Outcome) -> None:
+        for call, answer in outcome.answers:
+            waiter = self._calls.get(call)
+            if waiter is not None and not waiter.done():
+                self._answers[call] = answer
+                waiter.set_result(None)
+        for write in outcome.writes:
+            self._append(write)
+        for question in outcome.regexes:
+            supervision.once(self._resolve(question, self._shard.machine), "group-regex", self._shard.shard)
+        self.arm()
+
+    def loaded(self) -> None:
+        self.carry_out(self._shard.machine.memberships.loaded(self._now()))
+
+    def stopped(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def is_armed(self, now_s: float) -> bool:
+        """Whether a timer runs where a deadline waits."""
+        return self._shard.machine.memberships.next_deadline() is None or is_running(self._timer, now_s)
+
+    def arm(self) -> None:
+        """Sets the timer for the next deadline. A timer that comes too early finds nothing due and is set again."""
+        deadline = self._shard.machine.memberships.next_deadline()
+        if deadline is None:
+            self.stopped()
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + max(0, deadline - self._shard.resources.clock.monotonic_ms()) / 1000
+        if self._timer is not None:
+            if self._timer.when() <= at and not self._timer.cancelled():
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(at, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        if not self._shard.serving:
+            return
+        with supervision.contained("group-deadlines", self._shard.shard):
+            self.carry_out(self._shard.machine.memberships.due(self._now()))
+
+    def _append(self, write: Write) -> None:
+        def stored(offset: int) -> None:
+            self.carry_out(self._shard.machine.stored(write.group, Offset(offset), self._now()))
+
+        def refused(code: ErrorCode, reason: str) -> None:
+            log.warning(
+                "a change of a group was refused", shard=self._shard.shard, group=write.group, code=code.name,
+                reason=reason)
+            self.carry_out(self._shard.machine.memberships.refused(write.group, code, self._now()))
+
+        self._shard.append(Unit(
+            [(encode_key(record), None if record.value is None else encode_value(record)) for record in write.records],
+            stored, refused))
+
+    async def _resolve(self, question: RegexQuestion, machine: GroupShard) -> None:
+        """Matches whole names. The expression has compiled before (`re2` takes time linear in the name)."""
+        pattern = re2.compile(question.regex)
+        view = self._shard.resources.view
+        names = [topic.name for topic in view.topics()]
+        found = []
+        for number, name in enumerate(names):
+            if pattern.fullmatch(name):
+                found.append(name)
+            if number % _TOPICS_PER_TURN == _TOPICS_PER_TURN - 1:
+                await asyncio.sleep(0)
+        if self._shard.serving and machine is self._shard.machine:
+            self.carry_out(machine.memberships.resolved(
+                question.group, question.regex, tuple(found), view.revision, self._now()))
+
+    def _now(self) -> Now:
+        clock = self._shard.resources.clock
+        return Now(Millis(clock.monotonic_ms()), TimestampMs(clock.now_ms()))
