@@ -3,7 +3,7 @@
     commit group=G PARTITION=OFFSET… [generation=1] [member=m] [instance=i] [retention=MS]
     txn-commit pid=N epoch=N group=G PARTITION=OFFSET… [serial=N] [generation=1] [member=m]
     marker pid=N epoch=N commit|abort serial=N [coordinator=N]
-    join group=G generation=N members=a,b [rebalancing] / leave group=G
+    join group=G generation=N members=a,b (a whole generation at once) / leave group=G
     fetch group=G [PARTITION…] [stable]
     expire / delete-topic NAME / now MS
     tombstone group=G PARTITION…   one that was decided before what stands in front of it in the log
@@ -22,14 +22,13 @@ from hapax.core.errors import Refusal
 from hapax.core.group.machine import GroupShard
 from hapax.core.group.offsets import (
     CommitRequest,
-    GroupMember,
     MarkerDecision,
-    Membership,
     OffsetCommit,
     OffsetRecord,
     OffsetsMarker,
     TxnOffsetCommit,
 )
+from hapax.core.group.values import ClassicGroupRecord, ClassicGroupValue, ClassicMemberValue
 from hapax.core.types import (
     Offset,
     PartitionIndex,
@@ -47,7 +46,7 @@ RETENTION_MS = 7 * 86_400_000
 
 class Entry(NamedTuple):
     offset: Offset
-    what: OffsetRecord | OffsetsMarker | tuple[str, Membership | None]
+    what: OffsetRecord | OffsetsMarker | ClassicGroupRecord
     producer_id: int
     producer_epoch: int
     timestamp: int
@@ -103,14 +102,15 @@ class Interpreter:
         yield from self._append(marker)
 
     def do_join(self, command: Command) -> Iterator[str]:
-        members = tuple(GroupMember(m, None) for m in command.text("members", "").split(",") if m)
-        membership = Membership(
-            command.number("generation"), members, command.flag("rebalancing"), "consumer", TimestampMs(self.now)
-        )
-        yield from self._append((command.text("group"), membership))
+        members = tuple(
+            ClassicMemberValue(member, None, "c", "/127.0.0.1", 60_000, 45_000, b"", b"")
+            for member in command.text("members", "").split(",") if member)
+        yield from self._append(ClassicGroupRecord(command.text("group"), ClassicGroupValue(
+            "consumer", command.number("generation"), "range", members[0].member_id if members else None,
+            TimestampMs(self.now), members)))
 
     def do_leave(self, command: Command) -> Iterator[str]:
-        yield from self._append((command.text("group"), None))
+        yield from self._append(ClassicGroupRecord(command.text("group"), None))
 
     def do_fetch(self, command: Command) -> Iterator[str]:
         names = [word for word in command.positional if word != "stable"]
@@ -162,7 +162,7 @@ class Interpreter:
         yield from self.do_take_over(command)
 
     def _append(
-        self, *what: OffsetRecord | OffsetsMarker | tuple[str, Membership | None], producer_id: int = -1,
+        self, *what: OffsetRecord | OffsetsMarker | ClassicGroupRecord, producer_id: int = -1,
         producer_epoch: int = -1,
     ) -> Iterator[str]:
         if self.losing:
@@ -191,7 +191,7 @@ def replay(shard: GroupShard, entry: Entry) -> None:
         else:
             shard.replay_offset(entry.what, entry.offset)
     else:
-        shard.replay_membership(*entry.what)
+        shard.replay(entry.what, entry.offset)
 
 
 def compact(log: list[Entry]) -> list[Entry]:

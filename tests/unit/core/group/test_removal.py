@@ -6,7 +6,8 @@ import pytest
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.machine import GroupShard
-from hapax.core.group.offsets import CommittedOffset, GroupMember, Membership, OffsetRecord
+from hapax.core.group.offsets import CommittedOffset, OffsetRecord
+from hapax.core.group.values import ClassicGroupRecord, ClassicGroupValue, ClassicMemberValue
 from hapax.core.types import (
     Offset,
     PartitionIndex,
@@ -45,5 +46,7 @@ def test_members_and_open_transactions_keep_it(shard: GroupShard) -> None:
     shard.replay_txn_offset(OffsetRecord("g", A, VALUE), Offset(2), ProducerId(7), ProducerEpoch(0))
     assert refused(shard, "g", None) == refused(shard, "g", [A]) == ErrorCode.UNSTABLE_OFFSET_COMMIT
     assert shard.decide_removal("g", [B]) == (OffsetRecord("g", B, None),)
-    shard.replay_membership("g", Membership(1, (GroupMember("m", None),)))
+    member = ClassicMemberValue("m", None, "c", "/127.0.0.1", 60_000, 45_000, b"", b"")
+    value = ClassicGroupValue("consumer", 1, "range", "m", TimestampMs(1), (member,))
+    shard.replay(ClassicGroupRecord("g", value), Offset(3))
     assert refused(shard, "g", [B]) == ErrorCode.NON_EMPTY_GROUP
