@@ -1,0 +1,252 @@
+"""The members of one group of the classic protocol: who they are, who leads, who waits, what they vote for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from hapax.core.group.deadlines import Deadline
+from hapax.core.group.values import (
+    CallId,
+    ClassicGroupValue,
+    ClassicMemberValue,
+    JoinedMember,
+    JoinGroup,
+    ProtocolOffer,
+)
+from hapax.core.types import TimestampMs
+
+SESSION: Final = "session"
+"""Kind of the deadline of a member, or of a member id that was handed out."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[ProtocolOffer, ...]
+    """Most preferred first. Only the chosen one is persisted."""
+    session: Deadline
+    assignment: bytes = b""
+    joining: CallId | None = None
+    """Its JoinGroup, which waits for the end of the round."""
+    syncing: CallId | None = None
+    """Its SyncGroup, which waits for the leader's."""
+    new: bool = False
+    """It joined in this round, so its client may not know its id yet and cannot send heartbeats."""
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """Of the first offer with this name; empty where there is none."""
+        return next((offer.metadata for offer in self.protocols if offer.name == protocol), b"")
+
+
+class Roster:
+    """Iterates over the members in the order in which they joined."""
+
+    __slots__ = ("_by_id", "_by_instance", "_group_id", "_supporters", "leader", "protocol_type", "unsynced", "waiting")
+
+    def __init__(self, group_id: str) -> None:
+        self._group_id = group_id
+        self._by_id: dict[str, Member] = {}
+        self._by_instance: dict[str, Member] = {}
+        self._supporters: dict[str, int] = {}
+        """Protocol -> number of members that offer it."""
+        self.protocol_type = ""
+        """Of the members, or of the last that were there; empty before the first."""
+        self.leader: str | None = None
+        self.waiting = 0
+        """Number of members with a JoinGroup that waits."""
+        self.unsynced: dict[str, None] = {}
+        """Ids of members that have not asked for their assignment of this generation, in the members' order."""
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._by_id.values())
+
+    def members(self) -> list[Member]:
+        return list(self._by_id.values())
+
+    def get(self, member_id: str) -> Member | None:
+        return self._by_id.get(member_id)
+
+    def instance(self, instance_id: str | None) -> Member | None:
+        """The static member with this instance id."""
+        return None if instance_id is None else self._by_instance.get(instance_id)
+
+    # --- changes --------------------------------------------------------------------------------------------------
+
+    def new_member(self, member_id: str, request: JoinGroup) -> Member:
+        """Not in the group yet."""
+        return Member(
+            member_id, request.instance_id, request.client_id, request.client_host, request.session_timeout_ms,
+            request.rebalance_timeout_ms, request.protocols, Deadline(self._group_id, SESSION, member_id),
+        )
+
+    def add(self, member: Member) -> None:
+        self._by_id[member.member_id] = member
+        if member.instance_id is not None:
+            self._by_instance[member.instance_id] = member
+        self._count(member.protocols, 1)
+        if self.leader is None:
+            self.leader = member.member_id
+
+    def remove(self, member: Member) -> None:
+        del self._by_id[member.member_id]
+        if member.instance_id is not None:
+            del self._by_instance[member.instance_id]
+        self._count(member.protocols, -1)
+        self.waiting -= member.joining is not None
+        self.unsynced.pop(member.member_id, None)
+        if self.leader == member.member_id:
+            self.leader = next(iter(self._by_id), None)
+
+    def update(self, member: Member, request: JoinGroup) -> None:
+        """Takes over what a member says of itself each time it joins."""
+        if request.protocols != member.protocols:
+            self._count(member.protocols, -1)
+            member.protocols = request.protocols
+            self._count(member.protocols, 1)
+        member.session_timeout_ms = request.session_timeout_ms
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+
+    def replace(self, former: Member, member: Member) -> None:
+        """Gives a static member's place, and its leadership, to the process that has started again."""
+        self._by_id = {
+            (member if each is former else each).member_id: member if each is former else each
+            for each in self._by_id.values()
+        }
+        if former.instance_id is not None:
+            self._by_instance[former.instance_id] = member
+        self._count(former.protocols, -1)
+        self._count(member.protocols, 1)
+        member.assignment = former.assignment
+        self.waiting -= former.joining is not None
+        if former.member_id in self.unsynced:
+            self.unsynced = {
+                member.member_id if each == former.member_id else each: None for each in self.unsynced
+            }
+        if self.leader == former.member_id:
+            self.leader = member.member_id
+
+    def elect(self) -> bool:
+        """Makes sure that a member leads that waits for the round's end. False where none waits."""
+        leader = None if self.leader is None else self._by_id.get(self.leader)
+        if leader is None or leader.joining is None:
+            leader = next((member for member in self._by_id.values() if member.joining is not None), None)
+        if leader is None:
+            return False
+        self.leader = leader.member_id
+        return True
+
+    # --- protocols ------------------------------------------------------------------------------------------------
+
+    def supports(self, protocol_type: str, protocols: Iterable[ProtocolOffer]) -> bool:
+        """Whether a member with these protocols can be in the group: every member has one of them."""
+        return protocol_type == self.protocol_type and any(
+            self._supporters.get(offer.name, 0) == len(self._by_id) for offer in protocols
+        )
+
+    def choose_protocol(self, instead: tuple[Member, Member] | None = None) -> str | None:
+        """The protocol with the most votes. A member votes for the first of its own that all members have.
+
+        Where two have the same number, the one that was voted for first wins. With `instead` = (former, new), as if
+        the new member stood in the former's place. None where no protocol is common to all.
+        """
+        if instead is not None:
+            former, new = instead
+            self._count(former.protocols, -1)
+            self._count(new.protocols, 1)
+        common = {name for name, supporters in self._supporters.items() if supporters == len(self._by_id)}
+        votes: dict[str, int] = {}
+        for member in self._by_id.values():
+            protocols = new.protocols if instead is not None and member is former else member.protocols
+            vote = next((offer.name for offer in protocols if offer.name in common), None)
+            if vote is not None:
+                votes[vote] = votes.get(vote, 0) + 1
+        if instead is not None:
+            self._count(new.protocols, -1)
+            self._count(former.protocols, 1)
+        return max(votes, key=votes.__getitem__, default=None)
+
+    def rebalance_timeout_ms(self) -> int:
+        """The largest of the members'; 0 without members."""
+        return max((member.rebalance_timeout_ms for member in self._by_id.values()), default=0)
+
+    def joined(self, protocol: str | None) -> tuple[JoinedMember, ...]:
+        """What the leader has to know in order to assign."""
+        return tuple(
+            JoinedMember(member.member_id, member.instance_id, member.metadata(protocol))
+            for member in self._by_id.values()
+        )
+
+    # --- records --------------------------------------------------------------------------------------------------
+
+    def value(
+        self, generation: int, protocol: str | None, since: TimestampMs, assignments: dict[str, bytes] | None = None
+    ) -> ClassicGroupValue:
+        """The group's record. A member that `assignments` leaves out gets an empty one. None: those of now."""
+        return ClassicGroupValue(
+            self.protocol_type, generation, protocol, self.leader, since,
+            tuple(
+                member_value(
+                    member, protocol,
+                    member.assignment if assignments is None else assignments.get(member.member_id, b""),
+                )
+                for member in self._by_id.values()
+            ),
+        )  # fmt: skip
+
+    def replay(self, value: ClassicGroupValue) -> list[Member]:
+        """Makes the members those of the record. Returns those who were there and are not any more.
+
+        A member that was there keeps what is not persisted: its waiting calls and the protocols that were not chosen.
+        """
+        former = self._by_id
+        self._by_id = {}
+        self._by_instance = {}
+        for stored in value.members:
+            member = former.pop(stored.member_id, None) or self._loaded(stored, value.protocol)
+            member.assignment = stored.assignment
+            self._by_id[member.member_id] = member
+            if member.instance_id is not None:
+                self._by_instance[member.instance_id] = member
+        self.protocol_type = value.protocol_type
+        self.leader = value.leader if value.leader in self._by_id else next(iter(self._by_id), None)
+        self._supporters = {}
+        for member in self._by_id.values():
+            self._count(member.protocols, 1)
+        self.waiting = sum(member.joining is not None for member in self._by_id.values())
+        self.unsynced = {member_id: None for member_id in self.unsynced if member_id in self._by_id}
+        return list(former.values())
+
+    def _loaded(self, stored: ClassicMemberValue, protocol: str | None) -> Member:
+        rebalance_ms = stored.rebalance_timeout_ms
+        return Member(
+            stored.member_id, stored.instance_id, stored.client_id, stored.client_host, stored.session_timeout_ms,
+            # Records of Kafka before 0.10.1 do not have it.
+            stored.session_timeout_ms if rebalance_ms < 0 else rebalance_ms,
+            (ProtocolOffer(protocol or "", stored.subscription),),
+            Deadline(self._group_id, SESSION, stored.member_id),
+        )  # fmt: skip
+
+    def _count(self, protocols: tuple[ProtocolOffer, ...], by: int) -> None:
+        for name in {offer.name: None for offer in protocols}:
+            count = self._supporters.get(name, 0) + by
+            if count:
+                self._supporters[name] = count
+            else:
+                del self._supporters[name]
+
+
+def member_value(member: Member, protocol: str | None, assignment: bytes) -> ClassicMemberValue:
+    return ClassicMemberValue(
+        member.member_id, member.instance_id, member.client_id, member.client_host, member.rebalance_timeout_ms,
+        member.session_timeout_ms, member.metadata(protocol), assignment,
+    )  # fmt: skip

@@ -1,0 +1,321 @@
+"""The rounds of a group of the classic protocol: how one begins, who is waited for, and how it ends.
+
+A round ends when every member waits and every member id that was handed out has been used, else at its deadline: the
+largest rebalance timeout of the members. Dynamic members that have not come by then go; static members stay until
+their session ends. A group that was empty does not end its round when everybody is there, because it cannot know who
+is still starting: it waits for the initial delay (KIP-134), which newcomers prolong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from hapax.core.errors import ErrorCode
+from hapax.core.group.deadlines import Deadline, Deadlines
+from hapax.core.group.roster import Member, Roster
+from hapax.core.group.values import (
+    NO_MEMBER,
+    CallId,
+    ClassicGroupRecord,
+    ClassicGroupValue,
+    GroupLimits,
+    JoinAnswer,
+    JoinGroup,
+    LeaveAnswer,
+    Now,
+    Outcome,
+    SyncAnswer,
+    Write,
+)
+from hapax.core.types import Millis, TimestampMs
+
+
+class ClassicState(Enum):
+    """With the names that DescribeGroups and ListGroups show."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+_NEXT: Final = {
+    ClassicState.EMPTY: (ClassicState.PREPARING,),                           # a member joins
+    ClassicState.PREPARING: (ClassicState.COMPLETING, ClassicState.EMPTY),   # the round ends with members, or without
+    ClassicState.COMPLETING: (ClassicState.STABLE, ClassicState.PREPARING),  # the leader assigns, or a member changes
+    ClassicState.STABLE: (ClassicState.PREPARING,),                          # a member joins, changes, leaves or lapses
+}
+"""To Stable and Empty a group comes by a record only."""
+
+ROUND: Final = "round"
+"""Kind of the deadline at which a round ends."""
+ASSIGNMENTS: Final = "assignments"
+"""Kind of the deadline by which each member has to have asked for its assignment."""
+EMPTIED: Final = "emptied"
+"""Kind of the deadline at which a refused record of an empty group is written again."""
+
+
+# --- what the write under way decides -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The group's first record. Its first member joins once it is stored."""
+
+    call: CallId
+    request: JoinGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The leader's assignments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """The process of a static member of a stable group has started again."""
+
+    call: CallId
+    request: JoinGroup
+    member_id: str
+    """The new one."""
+    former_leader: str | None
+    unsynced: bool
+    """The former process had not asked for its assignment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """The last member has gone."""
+
+    value: ClassicGroupValue
+    leaving: list[tuple[CallId, LeaveAnswer]]
+
+
+UnderWay = Made | Assigned | Replaced | Emptied
+
+
+class Rounds:
+    """The part of a group that lasts from one event to the next, and is lost with its coordinator."""
+
+    __slots__ = (
+        "_deadlines", "_generation", "_initial", "_initial_limit", "_limits", "_newcomers", "_pending", "_protocol",
+        "_roster", "_since", "_state", "_subscriptions", "_under_way", "_unsaved", "group_id",
+    )  # fmt: skip
+
+    def __init__(self, group_id: str, limits: GroupLimits, deadlines: Deadlines) -> None:
+        self.group_id = group_id
+        self._limits = limits
+        self._deadlines = deadlines
+        self._state = ClassicState.EMPTY
+        self._since = TimestampMs(-1)
+        """When the group entered its state, by the wall clock; -1: unknown."""
+        self._generation = 0
+        self._protocol: str | None = None
+        self._roster = Roster(group_id)
+        self._subscriptions: tuple[bytes, ...] = ()
+        """The members' metadata in this generation."""
+        self._pending: dict[str, Deadline] = {}
+        """Member ids that were handed out with MEMBER_ID_REQUIRED and have not been used."""
+        self._initial = False
+        """The round began in an empty group, and lasts for the initial delay."""
+        self._initial_limit = Millis(0)
+        """Newcomers do not prolong the initial delay beyond this time."""
+        self._newcomers = False
+        """Members have joined since the initial delay began."""
+        self._under_way: UnderWay | None = None
+        self._unsaved = False
+        """The group is empty, but the record that says so was refused."""
+
+    # --- a round --------------------------------------------------------------------------------------------------
+
+    def _begin_or_end_round(self, now: Now, outcome: Outcome) -> None:
+        """After a member has joined, changed or gone."""
+        if self._state is ClassicState.PREPARING:
+            self._end_round_if_complete(now, outcome)
+        else:
+            self._begin_round(now, outcome)
+
+    def _begin_round(self, now: Now, outcome: Outcome) -> None:
+        self._refuse_syncs(ErrorCode.REBALANCE_IN_PROGRESS, now, outcome)
+        self._roster.unsynced.clear()
+        self._deadlines.clear(self._deadline(ASSIGNMENTS))
+        self._deadlines.clear(self._deadline(EMPTIED))
+        self._unsaved = False
+        self._initial = self._state is ClassicState.EMPTY
+        self._enter(ClassicState.PREPARING, now)
+        timeout_ms = self._roster.rebalance_timeout_ms()
+        if self._initial:
+            delay_ms = self._limits.initial_rebalance_delay_ms
+            self._newcomers = False
+            self._initial_limit = Millis(now.monotonic + timeout_ms)
+            self._deadlines.set(self._deadline(ROUND), Millis(now.monotonic + delay_ms))
+            if delay_ms == 0:
+                self._end_round(now, outcome)
+        else:
+            self._deadlines.set(self._deadline(ROUND), Millis(now.monotonic + timeout_ms))
+            self._end_round_if_complete(now, outcome)
+
+    def _end_round_if_complete(self, now: Now, outcome: Outcome) -> None:
+        members = len(self._roster)
+        if members and (self._initial or self._pending or self._roster.waiting < members):
+            return
+        self._end_round(now, outcome)
+
+    def _end_round(self, now: Now, outcome: Outcome) -> None:
+        """At the round's deadline, or because everybody is there."""
+        roster = self._roster
+        for member in roster.members():
+            if member.joining is None and member.instance_id is None:
+                self._remove(member, outcome)
+        if not len(roster):
+            self._deadlines.clear(self._deadline(ROUND))
+            value = ClassicGroupValue(roster.protocol_type, self._generation + 1, None, None, now.wall, ())
+            self._write(value, Emptied(value, []), outcome)
+            return
+        timeout_at = Millis(now.monotonic + roster.rebalance_timeout_ms())
+        if not roster.elect():
+            # Only static members are left, and all are away. They come back, or their sessions end.
+            self._deadlines.set(self._deadline(ROUND), timeout_at)
+            return
+        self._deadlines.clear(self._deadline(ROUND))
+        self._generation += 1
+        self._protocol = roster.choose_protocol()
+        self._subscriptions = tuple(member.metadata(self._protocol) for member in roster)
+        self._initial = False
+        self._enter(ClassicState.COMPLETING, now)
+        for member in roster:
+            roster.unsynced[member.member_id] = None
+            if member.joining is not None:
+                outcome.answers.append((member.joining, self._joined(member)))
+                member.joining = None
+                member.new = False
+                self._renew(member, now)
+        roster.waiting = 0
+        self._deadlines.set(self._deadline(ASSIGNMENTS), timeout_at)
+
+    def _round_due(self, now: Now, outcome: Outcome) -> None:
+        if self._initial and self._newcomers and now.monotonic < self._initial_limit:
+            self._newcomers = False
+            delayed_to = now.monotonic + self._limits.initial_rebalance_delay_ms
+            self._deadlines.set(self._deadline(ROUND), Millis(min(delayed_to, self._initial_limit)))
+        else:
+            self._end_round(now, outcome)
+
+    def _enter(self, state: ClassicState, now: Now) -> None:
+        assert state in _NEXT[self._state], f"from {self._state} to {state}"
+        self._state = state
+        self._since = now.wall
+
+    # --- members --------------------------------------------------------------------------------------------------
+
+    def _wait(self, member: Member, call: CallId, outcome: Outcome) -> None:
+        """The member's JoinGroup waits for the end of the round."""
+        if member.joining is None:
+            self._roster.waiting += 1
+        else:
+            # Its client has given that call up, but the connection has to get an answer.
+            refuse_join(member.joining, ErrorCode.REBALANCE_IN_PROGRESS, member.member_id, outcome)
+        member.joining = call
+
+    def _renew(self, member: Member, now: Now) -> None:
+        """The member is alive. While a new member waits, its longer limit stands."""
+        if not member.new:
+            self._deadlines.set(member.session, Millis(now.monotonic + member.session_timeout_ms))
+
+    def _remove(self, member: Member, outcome: Outcome) -> None:
+        """It has left or lapsed. A call of its that waits is refused so that its client, if alive, joins again."""
+        if member.joining is not None:
+            refuse_join(member.joining, ErrorCode.UNKNOWN_MEMBER_ID, NO_MEMBER, outcome)
+        if member.syncing is not None:
+            outcome.answers.append((member.syncing, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID)))
+        self._deadlines.clear(member.session)
+        self._roster.remove(member)
+        member.joining = member.syncing = None
+
+    def _forget_pending(self, member_id: str) -> bool:
+        """False where no such member id was handed out."""
+        deadline = self._pending.pop(member_id, None)
+        if deadline is None:
+            return False
+        self._deadlines.clear(deadline)
+        return True
+
+    def _refuse_syncs(self, code: ErrorCode, now: Now, outcome: Outcome) -> None:
+        for member in self._roster:
+            if member.syncing is not None:
+                outcome.answers.append((member.syncing, SyncAnswer(code)))
+                member.syncing = None
+                self._renew(member, now)
+
+    def _session_over(self, member_id: str, now: Now, outcome: Outcome) -> None:
+        if self._forget_pending(member_id):
+            if self._state is ClassicState.PREPARING:
+                self._end_round_if_complete(now, outcome)
+            return
+        member = self._roster.get(member_id)
+        if member is None or (not member.new and (member.joining is not None or member.syncing is not None)):
+            return  # a call that waits counts as alive; its answer renews the session
+        self._remove(member, outcome)
+        self._begin_or_end_round(now, outcome)
+
+    # --- checks -------------------------------------------------------------------------------------------------------
+
+    def _has_room(self, member: Member | None) -> bool:
+        """`member`: the one that joins, where it is known. In a round the last to come back find it full."""
+        if self._state is ClassicState.EMPTY:
+            return True
+        if self._state is ClassicState.PREPARING:
+            waits = member is not None and member.joining is not None
+            return waits or self._roster.waiting < self._limits.max_size
+        return member is not None or len(self._roster) < self._limits.max_size
+
+    def _turn_away(self, member_id: str, now: Now, outcome: Outcome) -> None:
+        """A member that found the group full is not waited for."""
+        member = self._roster.get(member_id)
+        if member is not None:
+            self._remove(member, outcome)
+        elif not self._forget_pending(member_id):
+            return
+        if self._state is ClassicState.PREPARING:
+            self._end_round_if_complete(now, outcome)
+
+    def _fits(self, request: JoinGroup) -> bool:
+        if self._state is ClassicState.EMPTY:
+            return bool(request.protocol_type and request.protocols)
+        return self._roster.supports(request.protocol_type, request.protocols)
+
+    def _member_error(self, member: Member | None, instance_id: str | None) -> ErrorCode:
+        """`member`: with the member id of the call. Another process with the same instance id has fenced this one."""
+        if instance_id is not None:
+            static = self._roster.instance(instance_id)
+            if static is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if static is not member:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.UNKNOWN_MEMBER_ID if member is None else ErrorCode.NONE
+
+    # --- answers and writes ---------------------------------------------------------------------------------------
+
+    def _joined(self, member: Member) -> JoinAnswer:
+        """The present generation, with the members for its leader."""
+        roster = self._roster
+        return JoinAnswer(
+            ErrorCode.NONE, member.member_id, self._generation, roster.protocol_type, self._protocol,
+            roster.leader or NO_MEMBER, False,
+            roster.joined(self._protocol) if member.member_id == roster.leader else (),
+        )  # fmt: skip
+
+    def _deadline(self, kind: str) -> Deadline:
+        return Deadline(self.group_id, kind)
+
+    def _write(self, value: ClassicGroupValue, under_way: UnderWay, outcome: Outcome) -> None:
+        assert not outcome.writes, "one write for each event"
+        self._under_way = under_way
+        outcome.writes.append(Write(self.group_id, (ClassicGroupRecord(self.group_id, value),)))
+
+
+def refuse_join(call: CallId, code: ErrorCode, member_id: str, outcome: Outcome) -> None:
+    outcome.answers.append((call, JoinAnswer(code, member_id)))
