@@ -54,6 +54,10 @@ class ClusterTopics:
     def __init__(self, view: ClusterView) -> None:
         self._view = view
 
+    @property
+    def version(self) -> int:
+        return self._view.topics_revision
+
     def topic(self, name: str) -> TopicFacts | None:
         topic = self._view.topic(name)
         return None if topic is None else TopicFacts(topic.name, topic.topic_id, topic.partitions)
@@ -169,6 +173,7 @@ class Members:
         """Matches whole names. The expression has compiled before (`re2` takes time linear in the name)."""
         pattern = re2.compile(question.regex)
         view = self._shard.resources.view
+        version = view.topics_revision  # before other tasks may run
         names = [topic.name for topic in view.topics()]
         found = []
         for number, name in enumerate(names):
@@ -178,7 +183,7 @@ class Members:
                 await asyncio.sleep(0)
         if self._shard.serving and machine is self._shard.machine:
             self.carry_out(machine.memberships.resolved(
-                question.group, question.regex, tuple(found), view.revision, self._now()))
+                question.group, question.regex, tuple(found), version, self._now()))
 
     def _now(self) -> Now:
         clock = self._shard.resources.clock

@@ -229,6 +229,8 @@ class ClusterView:
         self.rollback_guard: Final = rollback_guard or RollbackGuard(cluster_id)
         self.revision = 0
         """The image holds everything up to this revision of the store."""
+        self.topics_revision = 0
+        """The image's revision when a topic was last created, changed or deleted in it."""
         self.producer_ids_below = 0
         """Producer ids from here on have not been handed out as of `revision`."""
         self.cluster: ClusterRecord | None = None
@@ -508,6 +510,8 @@ class ClusterView:
         self._publish(changes)
 
     def _publish(self, changes: Changes) -> None:
+        if changes.topics:
+            self.topics_revision = self.revision
         if changes:
             for callback in list(self._callbacks):
                 callback(changes)

@@ -55,6 +55,12 @@ class TopicFacts(NamedTuple):
 class Topics(Protocol):
     """The topics of the cluster at the moment of an event."""
 
+    @property
+    def version(self) -> int:
+        """Rises whenever a topic is created or deleted or gets partitions; never negative. It is read at every
+        heartbeat."""
+        ...
+
     def topic(self, name: str) -> TopicFacts | None: ...
     def topic_by_id(self, topic_id: TopicId) -> TopicFacts | None: ...
 

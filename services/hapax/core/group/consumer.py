@@ -1,0 +1,694 @@
+"""One group of the consumer protocol (KIP-848): its epochs, its members and their target assignment.
+
+Three epochs follow one another. The *group epoch* rises whenever something changes that the assignment depends on.
+The *target epoch* is the group epoch for which an assignor has run. It runs at most once per assignment interval, and
+until then the old target serves. A *member's epoch* is the target epoch that the member has reached;
+`reconciliation.py` takes it there, heartbeat by heartbeat. So group epoch >= target epoch >= each member's epoch.
+
+State that is persisted changes only in `replay`. A decision makes at most one write, and its answer waits until that is
+durable. Sessions and timers are kept in memory: a new coordinator gives every member a full session.
+
+Sources: KIP-848, KIP-1251.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.group import expressions
+from hapax.core.group.assignors import ASSIGNORS, Subscriber
+from hapax.core.group.consumer_requests import (
+    JOIN,
+    LEAVE,
+    PAUSE,
+    UNCHANGED,
+    check,
+    is_full,
+    owned_partitions,
+)
+from hapax.core.group.consumer_state import ConsumerState, Draft, Subscription, subscription_of
+from hapax.core.group.deadlines import Deadline, Deadlines
+from hapax.core.group.reconciliation import STABLE, UNREVOKED, Current, Goal, reconcile
+from hapax.core.group.values import (
+    NO_MEMBER,
+    NO_PARTITIONS,
+    CallId,
+    ConsumerGroupHeartbeat,
+    ConsumerHeartbeatAnswer,
+    CurrentRecord,
+    GroupEpochRecord,
+    GroupEpochValue,
+    GroupLimits,
+    MemberRecord,
+    MembershipRecord,
+    MemberValue,
+    Now,
+    Outcome,
+    Partitions,
+    RegexQuestion,
+    RegexRecord,
+    RegexValue,
+    TargetEpochRecord,
+    TargetEpochValue,
+    TargetRecord,
+    TopicFacts,
+    Topics,
+    Write,
+)
+from hapax.core.types import Millis, TimestampMs, TopicId
+
+SESSION: Final = "session"
+REBALANCE: Final = "rebalance"
+REGEX: Final = "regex"
+"""Kinds of deadlines."""
+
+REGEX_INTERVAL_MS: Final = 10_000
+"""An expression is resolved again no sooner than this after it was asked for."""
+RETRY_MS: Final = 1_000
+"""A timer whose write was refused is due again after this."""
+FIRST_VERSION_WITH_MEMBER_EPOCHS: Final = 9
+"""Of OffsetCommit."""
+
+
+class MemberDescription(NamedTuple):
+    member_id: str
+    value: MemberValue
+    epoch: int
+    assigned: Partitions
+    """With those that it has still to give up."""
+    target: Partitions
+
+
+class GroupDescription(NamedTuple):
+    state: str
+    """Empty, Assigning, Reconciling or Stable."""
+    epoch: int
+    target_epoch: int
+    assignor: str
+    members: tuple[MemberDescription, ...]
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """The decision whose write is not durable yet."""
+
+    records: Sequence[MembershipRecord]
+    call: CallId | None = None
+    answer: ConsumerHeartbeatAnswer | None = None
+    retry: Deadline | None = None
+    """The timer that made the decision."""
+    compared: int | None = None
+    """Version of the topics for which the metadata hash was compared."""
+    regexes: list[RegexQuestion] = field(default_factory=list)
+
+
+class ConsumerGroup:
+    """Not thread-safe. `limits` may be replaced at any time."""
+
+    def __init__(self, group_id: str, limits: GroupLimits, deadlines: Deadlines) -> None:
+        self.group_id = group_id
+        self.limits = limits
+        self._deadlines = deadlines
+        self._state = ConsumerState()
+        self._under_way: _UnderWay | None = None
+        self._compared: int | None = None
+        """Version of the topics at which the metadata hash was last compared with them."""
+        self._topic_ids: dict[Subscription, frozenset[TopicId] | None] = {}
+        self._topic_ids_version: int | None = None
+        self._rebalance_epochs: dict[str, int] = {}
+        """Member id -> its epoch when its rebalance timer was started."""
+        self._asked: dict[str, tuple[Millis, int]] = {}
+        """Expression -> (when it was last asked for, the version of the topics then)."""
+        self._swept: int | None = None
+        """Version of the topics at which every expression was asked for."""
+
+    # --- events ---------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, call: CallId, request: ConsumerGroupHeartbeat, topics: Topics, now: Now) -> Outcome:
+        answer = self.keep_alive(request, topics, now)
+        if answer is not None:
+            return Outcome(answers=[(call, answer)])
+        try:
+            check(request, self.limits.consumer_assignors)
+            if request.member_epoch < JOIN:
+                return self._leave(call, request, topics, now)
+            return self._beat(call, request, topics, now)
+        except Refusal as refusal:
+            return Outcome(
+                answers=[(call, ConsumerHeartbeatAnswer(refusal.code, refusal.reason, request.member_id))])
+
+    def keep_alive(
+        self, request: ConsumerGroupHeartbeat, topics: Topics, now: Now
+    ) -> ConsumerHeartbeatAnswer | None:
+        """The answer to a heartbeat that only keeps a session alive; None for any other. It may be asked at any time,
+        also while a write of the group is under way."""
+        state, member_id = self._state, request.member_id
+        current, value = state.currents.get(member_id), state.members.get(member_id)
+        if (
+            current is None or value is None or current.epoch != request.member_epoch or current.state != STABLE
+            or current.epoch != state.target_epoch or current.epoch != state.epoch or current.epoch <= JOIN
+            or topics.version != self._compared or request.owned is not None
+            or request.subscribed_names is not None or request.subscribed_regex is not None
+            or request.rebalance_timeout_ms != UNCHANGED or request.rack_id is not None
+            or not (request.server_assignor is None or request.server_assignor == value.server_assignor)
+            or not (request.instance_id is None or request.instance_id == value.instance_id)
+            or request.client_id != value.client_id or request.client_host != value.client_host
+            or value.classic is not None
+            or ((state.regexes or value.subscribed_regex) and self._regexes_to_ask(state, value, topics, now))
+        ):
+            return None
+        self._renew(member_id, value, now)
+        return ConsumerHeartbeatAnswer(
+            ErrorCode.NONE, None, member_id, current.epoch, self.limits.consumer_heartbeat_interval_ms)
+
+    def due(self, deadline: Deadline, topics: Topics, now: Now) -> Outcome:
+        """A deadline that may have been moved since it was found due."""
+        moved_to = self._deadlines.get(deadline)
+        if moved_to is not None and moved_to > now.monotonic:
+            return Outcome()
+        if deadline.kind == REGEX:
+            return self._refresh(topics, now)
+        member_id = deadline.member_id
+        if member_id not in self._state.members:
+            return Outcome()
+        if deadline.kind == REBALANCE:
+            current = self._state.current(member_id)
+            if current.state != UNREVOKED or current.epoch != self._rebalance_epochs.get(member_id):
+                return Outcome()
+        draft = Draft(self._state)
+        self._remove(draft, member_id)
+        self._raise_epoch(draft, topics)
+        return self._write(_UnderWay(draft.records, retry=deadline, compared=topics.version))
+
+    def resolved(self, regex: str, topics: tuple[str, ...], version: int, now: Now) -> Outcome:
+        """The names of the topics that match, in any order."""
+        state = self._state
+        known = state.regexes.get(regex)
+        matching = tuple(sorted(topics))
+        if not state.uses(regex) or (known is not None and (known.topics == matching or known.version > version)):
+            return Outcome()
+        draft = Draft(state)
+        draft.add(RegexRecord(self.group_id, regex, RegexValue(matching, version, now.wall)))
+        # The hash is compared at the next heartbeat, which knows the topics.
+        draft.add(GroupEpochRecord(self.group_id, GroupEpochValue(state.epoch + 1, state.metadata_hash)))
+        return self._write(_UnderWay(draft.records))
+
+    def stored(self, now: Now) -> Outcome:
+        under_way, self._under_way = self._under_way, None
+        outcome = Outcome()
+        if under_way is None:
+            return outcome
+        if under_way.compared is not None:
+            self._compared = under_way.compared
+        for record in under_way.records:
+            if isinstance(record, CurrentRecord):
+                self._set_rebalance_timer(record.member_id, now)
+            elif isinstance(record, MemberRecord):
+                self._follow_member(record, now)
+        if under_way.call is not None and under_way.answer is not None:
+            outcome.answers.append((under_way.call, under_way.answer))
+        outcome.regexes += under_way.regexes
+        return outcome
+
+    def refused(self, code: ErrorCode, now: Now) -> Outcome:
+        under_way, self._under_way = self._under_way, None
+        outcome = Outcome()
+        if under_way is None:
+            return outcome
+        for question in under_way.regexes:
+            self._asked.pop(question.regex, None)
+        retry = under_way.retry
+        if retry is not None and self._deadlines.get(retry) is None:  # a session may have been renewed since
+            self._deadlines.set(retry, Millis(now.monotonic + RETRY_MS))
+        if under_way.call is not None and under_way.answer is not None:
+            outcome.answers.append((under_way.call, ConsumerHeartbeatAnswer(code, None, under_way.answer.member_id)))
+        return outcome
+
+    def replay(self, record: MembershipRecord) -> None:
+        self._state.replay(record)
+        if isinstance(record, RegexRecord):
+            self._topic_ids.clear()
+            self._compared = None
+
+    def loaded(self, now: Now) -> Outcome:
+        state = self._state
+        for member_id, value in state.members.items():
+            self._renew(member_id, value, now)
+            self._set_rebalance_timer(member_id, now)
+        if any(regex for _, regex in state.subscriptions):
+            self._set_regex_timer(now)
+        return Outcome()
+
+    # --- queries --------------------------------------------------------------------------------------------------
+
+    def is_vacant(self) -> bool:
+        """Nothing of the group is persisted."""
+        return self._state.epoch == 0 and not self._state.members
+
+    def is_empty(self) -> bool:
+        return not self._state.members
+
+    @property
+    def members(self) -> Mapping[str, MemberValue]:
+        return self._state.members
+
+    @property
+    def epoch(self) -> int:
+        return self._state.epoch
+
+    def current(self, member_id: str) -> Current:
+        """Where a member stands."""
+        return self._state.current(member_id)
+
+    @property
+    def state(self) -> str:
+        """As ListGroups and ConsumerGroupDescribe name it."""
+        state = self._state
+        if not state.members:
+            return "Empty"
+        if state.epoch > state.target_epoch:
+            return "Assigning"
+        for member_id in state.members:
+            current = state.current(member_id)
+            if current.state != STABLE or current.epoch != state.target_epoch:
+                return "Reconciling"
+        return "Stable"
+
+    def subscribed_topics(self) -> frozenset[str]:
+        """Names of all topics that a member subscribes to, by name or by a resolved expression."""
+        return frozenset(_names(self._state))
+
+    def describe(self) -> GroupDescription:
+        state = self._state
+        return GroupDescription(
+            self.state, state.epoch, state.target_epoch, self._assignor(state),
+            tuple(
+                MemberDescription(
+                    member_id, value, state.current(member_id).epoch, state.current(member_id).holds(),
+                    state.targets.get(member_id, NO_PARTITIONS),
+                )
+                for member_id, value in sorted(state.members.items())
+            ),
+        )
+
+    def check_commit(
+        self, epoch: int, member_id: str, instance_id: str | None, partitions: Iterable[tuple[TopicId, int]],
+        transactional: bool, version: int = FIRST_VERSION_WITH_MEMBER_EPOCHS,
+    ) -> None:
+        """Whether a member may commit offsets of these partitions. `version`: of OffsetCommit, where it is one.
+
+        Raises Refusal for the whole request: 25, 35, 113; 22 for a member that speaks the classic protocol.
+        """
+        state = self._state
+        if epoch < 0 and not state.members:
+            return  # a tool, or a consumer that chose its partitions itself
+        if transactional and epoch == LEAVE and member_id == NO_MEMBER and instance_id is None:
+            return  # TxnOffsetCommit 0-2 cannot name the member
+        value = state.members.get(member_id)
+        if value is None:
+            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is no member of the group")
+        stale = ErrorCode.STALE_MEMBER_EPOCH if value.classic is None else ErrorCode.ILLEGAL_GENERATION
+        if not transactional and value.classic is None and version < FIRST_VERSION_WITH_MEMBER_EPOCHS:
+            raise Refusal(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"members of the consumer protocol commit with OffsetCommit {FIRST_VERSION_WITH_MEMBER_EPOCHS}")
+        current = state.current(member_id)
+        if epoch > current.epoch or epoch < 0:
+            raise Refusal(stale, f"the member's epoch is {current.epoch}")
+        for partition in partitions:
+            if epoch == current.epoch:
+                # Kafka would let it pass. But then a late commit could set another member's position back.
+                if state.holders.get(partition, member_id) != member_id:
+                    raise Refusal(stale, f"partition {partition[1]} has been given to another member since")
+                continue
+            assigned_at = current.assigned.get(partition, current.pending_revocation.get(partition))
+            if assigned_at is None or epoch < assigned_at:
+                raise Refusal(
+                    stale, f"the member's epoch is {current.epoch}, and it did not have partition {partition[1]} at "
+                    f"epoch {epoch}")
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> None:
+        """Whether a member may fetch offsets. Raises Refusal: 25, 113."""
+        if not member_id and epoch < 0:
+            return
+        if member_id not in self._state.members:
+            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is no member of the group")
+        current = self._state.current(member_id)
+        if epoch != current.epoch:
+            raise Refusal(ErrorCode.STALE_MEMBER_EPOCH, f"the member's epoch is {current.epoch}")
+
+    def tombstones(self) -> tuple[MembershipRecord, ...]:
+        """Delete the whole group."""
+        state, group = self._state, self.group_id
+        records: list[MembershipRecord] = [CurrentRecord(group, member_id, None) for member_id in state.currents]
+        records += [TargetRecord(group, member_id, None) for member_id in state.targets]
+        records.append(TargetEpochRecord(group, None))
+        records += [MemberRecord(group, member_id, None) for member_id in state.members]
+        records += [RegexRecord(group, regex, None) for regex in state.regexes]
+        records.append(GroupEpochRecord(group, None))
+        return tuple(records)
+
+    # --- decisions ------------------------------------------------------------------------------------------------
+
+    def _beat(self, call: CallId, request: ConsumerGroupHeartbeat, topics: Topics, now: Now) -> Outcome:
+        owned = owned_partitions(request)
+        draft = Draft(self._state)
+        member_id = self._admit(draft, request, owned)
+        before = draft.state.current(member_id)
+        changed, raises = self._update_member(draft, member_id, request)
+        if raises:
+            self._raise_epoch(draft, topics)
+        elif topics.version != self._compared:
+            self._compare_metadata(draft, topics)
+        self._maybe_assign(draft, topics, now)
+        after = self._reconcile(draft, member_id, owned, changed, topics)
+        tells = request.member_epoch == JOIN or is_full(request) or after.assigned.keys() != before.assigned.keys()
+        answer = ConsumerHeartbeatAnswer(
+            ErrorCode.NONE, None, member_id, after.epoch, self.limits.consumer_heartbeat_interval_ms,
+            frozenset(after.assigned) if tells else None,
+        )
+        value = draft.state.members[member_id]
+        regexes = self._ask(self._regexes_to_ask(draft.state, value, topics, now), topics, now)
+        if member_id in self._state.members:
+            self._renew(member_id, value, now)
+        if draft.records:
+            return self._write(_UnderWay(draft.records, call, answer, compared=topics.version, regexes=regexes))
+        self._compared = topics.version
+        return Outcome(answers=[(call, answer)], regexes=regexes)
+
+    def _leave(self, call: CallId, request: ConsumerGroupHeartbeat, topics: Topics, now: Now) -> Outcome:
+        state, member_id = self._state, request.member_id
+        self._check_exists()
+        if request.instance_id is not None:
+            self._check_instance(request.instance_id, member_id)
+        elif member_id not in state.members:
+            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is no member of the group")
+        draft = Draft(state)
+        if request.member_epoch == PAUSE:
+            current = state.current(member_id)
+            # Whoever comes back under this instance id has the partitions from epoch 0 on. What the member had still to
+            # give up is free: its process has stopped.
+            paused = Current(PAUSE, 0, STABLE, dict.fromkeys(current.assigned, 0))
+            if paused != current:
+                draft.add(CurrentRecord(self.group_id, member_id, paused.value()))
+            self._renew(member_id, state.members[member_id], now)
+        else:
+            self._remove(draft, member_id)
+            self._raise_epoch(draft, topics)
+        answer = ConsumerHeartbeatAnswer(
+            ErrorCode.NONE, None, member_id, request.member_epoch, self.limits.consumer_heartbeat_interval_ms)
+        if not draft.records:
+            return Outcome(answers=[(call, answer)])
+        return self._write(_UnderWay(draft.records, call, answer))
+
+    def _admit(self, draft: Draft, request: ConsumerGroupHeartbeat, owned: Partitions | None) -> str:
+        """Checks who it is. Returns the id under which the member is in the group, or joins it."""
+        state = self._state
+        member_id = request.member_id or request.fresh_id
+        instance_id = request.instance_id
+        joins = request.member_epoch == JOIN
+        if not joins:
+            self._check_exists()
+        if (
+            len(state.members) >= self.limits.consumer_max_size and member_id not in state.members
+            and not (joins and instance_id in state.instances)
+        ):
+            raise Refusal(
+                ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {self.limits.consumer_max_size} members already")
+        if not joins:
+            if instance_id is not None:
+                self._check_instance(instance_id, member_id)
+            self._check_epoch(member_id, request.member_epoch, owned)
+        elif instance_id is not None:
+            former = state.instances.get(instance_id)
+            if former is not None and former != member_id:
+                self._take_over(draft, member_id, former)
+        return member_id
+
+    def _take_over(self, draft: Draft, member_id: str, former: str) -> None:
+        """A static member is back under another id: it goes on where the former was."""
+        current, value = self._state.current(former), self._state.members[former]
+        if current.epoch != PAUSE and value.classic is None:
+            raise Refusal(
+                ErrorCode.UNRELEASED_INSTANCE_ID, f"{former!r} is in the group with this instance id, and has not left")
+        if member_id in self._state.members:
+            self._remove(draft, member_id)
+        target = draft.state.targets.get(former)
+        self._remove_records(draft, former)
+        draft.add(MemberRecord(self.group_id, member_id, value))
+        if target is not None:
+            draft.add(TargetRecord(self.group_id, member_id, target))
+        taken = Current(JOIN, 0, STABLE, current.assigned)
+        draft.add(CurrentRecord(self.group_id, member_id, taken.value()))
+
+    def _update_member(self, draft: Draft, member_id: str, request: ConsumerGroupHeartbeat) -> tuple[bool, bool]:
+        """Returns (whether the subscription has changed, whether the group's epoch has to rise)."""
+        state = draft.state
+        former = state.members.get(member_id)
+        names = None if request.subscribed_names is None else tuple(sorted(set(request.subscribed_names)))
+        value = MemberValue(
+            request.instance_id if request.instance_id is not None else former and former.instance_id,
+            request.rack_id if request.rack_id is not None else former and former.rack_id,
+            request.client_id,
+            request.client_host,
+            names if names is not None else former.subscribed_names if former else (),
+            (request.subscribed_regex or None) if request.subscribed_regex is not None
+            else former and former.subscribed_regex,
+            request.rebalance_timeout_ms if request.rebalance_timeout_ms != UNCHANGED
+            else former.rebalance_timeout_ms if former else 0,
+            request.server_assignor if request.server_assignor is not None else former and former.server_assignor,
+        )
+        raises = state.epoch == 0 or len(state.members) < len(self._state.members)
+        if value == former:
+            return False, raises
+        regex, former_regex = value.subscribed_regex, former.subscribed_regex if former else None
+        if regex and regex != former_regex and not state.uses(regex):
+            expressions.check(regex)
+        assignor = self._assignor(state)
+        draft.add(MemberRecord(self.group_id, member_id, value))
+        self._forget_regex(draft, former_regex)
+        names_changed = value.subscribed_names != (former.subscribed_names if former else ())
+        regex_changed = regex != former_regex
+        # Where a new expression is not resolved yet, the epoch rises when it is.
+        raises |= names_changed or (regex_changed and (regex is None or regex in state.regexes))
+        raises |= self._assignor(draft.state) != assignor
+        return names_changed or regex_changed, raises
+
+    def _raise_epoch(self, draft: Draft, topics: Topics) -> None:
+        state = draft.state
+        value = GroupEpochValue(state.epoch + 1, _metadata_hash(state, topics))
+        draft.add(GroupEpochRecord(self.group_id, value))
+        if not draft.state.members:
+            draft.add(TargetEpochRecord(self.group_id, TargetEpochValue(value.epoch, TimestampMs(0))))
+
+    def _compare_metadata(self, draft: Draft, topics: Topics) -> None:
+        """The topics have changed, or this coordinator has not seen them yet: are those of the group others?"""
+        state = draft.state
+        found = _metadata_hash(state, topics)
+        if found == state.metadata_hash:
+            return
+        # An assignment that is to come will know the topics anyway.
+        epoch = state.epoch + (state.epoch == state.target_epoch)
+        draft.add(GroupEpochRecord(self.group_id, GroupEpochValue(epoch, found)))
+
+    def _maybe_assign(self, draft: Draft, topics: Topics, now: Now) -> None:
+        state, group = draft.state, self.group_id
+        if state.epoch == state.target_epoch:
+            return
+        since = now.wall - state.target_timestamp
+        if state.target_timestamp and 0 <= since < self.limits.consumer_assignment_interval_ms:
+            return
+        subscribers = []
+        wanted: set[TopicId] = set()
+        for member_id, value in state.members.items():
+            topic_ids = self._subscribed(state, subscription_of(value), topics) or frozenset()
+            subscribers.append(Subscriber(member_id, value.instance_id, topic_ids))
+            wanted |= topic_ids
+        facts = [found for found in map(topics.topic_by_id, wanted) if found is not None]
+        counts = {each.topic_id: each.partitions for each in sorted(facts)}
+        target = ASSIGNORS[self._assignor(state)](subscribers, counts, state.targets)
+        for member_id, partitions in sorted(target.items()):
+            if state.targets.get(member_id) != partitions:
+                draft.add(TargetRecord(group, member_id, partitions))
+        draft.add(TargetEpochRecord(group, TargetEpochValue(draft.state.epoch, now.wall)))
+
+    def _reconcile(
+        self, draft: Draft, member_id: str, owned: Partitions | None, subscription_changed: bool, topics: Topics
+    ) -> Current:
+        state = draft.state
+        current = state.current(member_id)
+        if current.state == STABLE and current.epoch == state.target_epoch and not subscription_changed:
+            return current
+        goal = Goal(
+            state.target_epoch, state.targets.get(member_id, NO_PARTITIONS),
+            self._subscribed(state, subscription_of(state.members[member_id]), topics),
+        )
+        holders = state.holders
+        following = reconcile(current, goal, owned, lambda each: holders.get(each, member_id) == member_id)
+        if following != current:
+            draft.add_last(CurrentRecord(self.group_id, member_id, following.value()))
+        return following
+
+    def _remove(self, draft: Draft, member_id: str) -> None:
+        regex = draft.state.members[member_id].subscribed_regex
+        self._remove_records(draft, member_id)
+        self._forget_regex(draft, regex)
+
+    def _remove_records(self, draft: Draft, member_id: str) -> None:
+        draft.add(CurrentRecord(self.group_id, member_id, None))
+        draft.add(TargetRecord(self.group_id, member_id, None))
+        draft.add(MemberRecord(self.group_id, member_id, None))
+
+    def _forget_regex(self, draft: Draft, regex: str | None) -> None:
+        if regex and regex in draft.state.regexes and not draft.state.uses(regex):
+            draft.add(RegexRecord(self.group_id, regex, None))
+
+    def _write(self, under_way: _UnderWay) -> Outcome:
+        assert self._under_way is None, "one write at a time"
+        self._under_way = under_way
+        return Outcome(writes=[Write(self.group_id, tuple(under_way.records))])
+
+    # --- checks ---------------------------------------------------------------------------------------------------
+
+    def _check_exists(self) -> None:
+        if self._state.epoch == 0:
+            raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {self.group_id!r}")
+
+    def _check_instance(self, instance_id: str, member_id: str) -> None:
+        holder = self._state.instances.get(instance_id)
+        if holder is None:
+            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"no member has the instance id {instance_id!r}")
+        if holder != member_id:
+            raise Refusal(ErrorCode.FENCED_INSTANCE_ID, f"{holder!r} has joined with this instance id since")
+
+    def _check_epoch(self, member_id: str, epoch: int, owned: Partitions | None) -> None:
+        if member_id not in self._state.members:
+            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is no member of the group")
+        current = self._state.current(member_id)
+        if epoch == current.epoch:
+            return
+        # An answer with a new epoch may have been lost. A member that owns nothing beyond it may go on.
+        if epoch < current.epoch and epoch == current.previous_epoch and owned is not None \
+                and owned <= current.assigned.keys():
+            return
+        raise Refusal(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"the member's epoch is {current.epoch}, not {epoch}; it must give up its partitions and join again")
+
+    # --- topics and expressions -----------------------------------------------------------------------------------
+
+    def _subscribed(
+        self, state: ConsumerState, subscription: Subscription, topics: Topics
+    ) -> frozenset[TopicId] | None:
+        """Ids of the topics that exist. None: the expression is not resolved."""
+        if topics.version != self._topic_ids_version:
+            self._topic_ids.clear()
+            self._topic_ids_version = topics.version
+        if subscription in self._topic_ids:
+            return self._topic_ids[subscription]
+        names, regex = subscription
+        found = None
+        if not regex or regex in state.regexes:
+            if regex:
+                names += state.regexes[regex].topics
+            found = frozenset(facts.topic_id for facts in map(topics.topic, names) if facts is not None)
+        self._topic_ids[subscription] = found
+        return found
+
+    def _regexes_to_ask(self, state: ConsumerState, value: MemberValue, topics: Topics, now: Now) -> list[str]:
+        """The member's own expression where it is not resolved, and all where the topics have changed."""
+        regex = value.subscribed_regex
+        if topics.version != self._swept:
+            used = sorted({each for _, each in state.subscriptions if each})
+        elif regex and regex not in state.regexes:
+            used = [regex]
+        else:
+            return []
+        if topics.version != self._swept and all(
+            each in self._asked and self._asked[each][1] == topics.version for each in used
+        ):
+            self._swept = topics.version
+        return [each for each in used if self._may_ask(state, each, topics, now)]
+
+    def _may_ask(self, state: ConsumerState, regex: str, topics: Topics, now: Now) -> bool:
+        if regex not in self._asked:
+            return True
+        at, version = self._asked[regex]
+        return now.monotonic >= at + REGEX_INTERVAL_MS and (version != topics.version or regex not in state.regexes)
+
+    def _ask(self, regexes: list[str], topics: Topics, now: Now) -> list[RegexQuestion]:
+        for regex in regexes:
+            self._asked[regex] = (now.monotonic, topics.version)
+        return [RegexQuestion(self.group_id, regex) for regex in regexes]
+
+    def _refresh(self, topics: Topics, now: Now) -> Outcome:
+        used = sorted({regex for _, regex in self._state.subscriptions if regex})
+        if not used:
+            return Outcome()
+        self._set_regex_timer(now)
+        return Outcome(regexes=self._ask(used, topics, now))
+
+    # --- timers ---------------------------------------------------------------------------------------------------
+
+    def _renew(self, member_id: str, value: MemberValue, now: Now) -> None:
+        session_ms = self.limits.consumer_session_timeout_ms
+        if value.classic is not None:
+            session_ms = value.classic.session_timeout_ms
+        self._deadlines.set(Deadline(self.group_id, SESSION, member_id), Millis(now.monotonic + session_ms))
+
+    def _follow_member(self, record: MemberRecord, now: Now) -> None:
+        if record.member_id not in self._state.members:
+            self._deadlines.clear(Deadline(self.group_id, SESSION, record.member_id))
+            for regex in [each for each in self._asked if not self._state.uses(each)]:
+                del self._asked[regex]
+            return
+        value = self._state.members[record.member_id]
+        self._renew(record.member_id, value, now)
+        if value.subscribed_regex and self._deadlines.get(Deadline(self.group_id, REGEX)) is None:
+            self._set_regex_timer(now)
+
+    def _set_rebalance_timer(self, member_id: str, now: Now) -> None:
+        key = Deadline(self.group_id, REBALANCE, member_id)
+        current = self._state.current(member_id)
+        if current.state == UNREVOKED and member_id in self._state.members:
+            timeout_ms = self._state.members[member_id].rebalance_timeout_ms
+            self._deadlines.set(key, Millis(now.monotonic + timeout_ms))
+            self._rebalance_epochs[member_id] = current.epoch
+        else:
+            self._deadlines.clear(key)
+            self._rebalance_epochs.pop(member_id, None)
+
+    def _set_regex_timer(self, now: Now) -> None:
+        self._deadlines.set(
+            Deadline(self.group_id, REGEX), Millis(now.monotonic + self.limits.consumer_regex_refresh_ms))
+
+    # --- parts ----------------------------------------------------------------------------------------------------
+
+    def _assignor(self, state: ConsumerState) -> str:
+        """The one that most members prefer, else the first that is configured."""
+        configured = self.limits.consumer_assignors
+        return max(configured, key=lambda name: state.assignors.get(name, 0))
+
+
+def _names(state: ConsumerState) -> set[str]:
+    names: set[str] = set()
+    for subscribed, regex in state.subscriptions:
+        names.update(subscribed)
+        if regex in state.regexes:
+            names.update(state.regexes[regex].topics)
+    return names
+
+
+def _metadata_hash(state: ConsumerState, topics: Topics) -> int:
+    """Of the topics that the group subscribes to and that exist: the same at every coordinator."""
+    found = (facts for facts in map(topics.topic, _names(state)) if facts is not None)
+    return sum(map(_topic_hash, found)) & 0x7FFF_FFFF_FFFF_FFFF
+
+
+def _topic_hash(facts: TopicFacts) -> int:
+    text = b"%b %d %b" % (facts.topic_id, facts.partitions, facts.name.encode(errors="replace"))
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big")
