@@ -34,7 +34,6 @@ from hapax.core.transaction.requests import (
     JoinTransaction,
     Limits,
     MarkerResult,
-    Now,
     SendMarkers,
     StartTimer,
     StopTimer,
@@ -43,7 +42,7 @@ from hapax.core.transaction.requests import (
     WinnerCheck,
     WinnerPartition,
 )
-from hapax.core.types import Millis, PartitionIndex, TimestampMs
+from hapax.core.types import Millis, Now, PartitionIndex, TimestampMs
 from hapax_explore.broker import topic_id
 from hapax_explore.component import Choice, Component, Send
 from hapax_explore.component import Effect as Sent

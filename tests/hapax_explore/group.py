@@ -9,7 +9,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.machine import GroupShard
 from hapax.core.group.offsets import CommitRequest, MarkerDecision, OffsetRecord, OffsetsMarker, TxnOffsetCommit
 from hapax.core.transaction.connection_fencing import ConnectionFencing
-from hapax.core.types import PartitionIndex, TimestampMs, TopicPartition
+from hapax.core.types import Millis, Now, PartitionIndex, TimestampMs, TopicPartition
 from hapax_explore.broker import MOVING
 from hapax_explore.component import Send
 from hapax_explore.owner import Call, Owner, Unit
@@ -164,7 +164,7 @@ class GroupOwner(Owner):
             raise Refusal(ErrorCode.INVALID_TXN_STATE)
         wanted = CommitRequest(SOURCE, offset, -1, "")
         request = TxnOffsetCommit("", GROUP, producer_id, epoch, -1, "", None, (wanted,))
-        decision = machine.decide_txn_offset_commit(request, _NOW)
+        decision = machine.decide_txn_offset_commit(request, Now(Millis(0), _NOW))
         if version < 2:
             if self.connections.admit(call.transactional_id, producer_id, epoch, call.connection) is not None:
                 self.out.append(Send(call.answer_to, ("closed", self.name, call.connection), call.channel))

@@ -38,7 +38,6 @@ from hapax.core.transaction.requests import (
     Marker,
     MarkerResult,
     NeedProducerId,
-    Now,
     PartitionResults,
     ReportFencing,
     SendMarkers,
@@ -47,6 +46,7 @@ from hapax.core.transaction.requests import (
     VerifyPartitions,
     WinnerCheck,
 )
+from hapax.core.types import Now
 from scenarios.partition_log import LoggedPartition, data_header
 
 WALL = 1_700_000_000_000
@@ -400,7 +400,7 @@ class World:
         def commit() -> str:
             decision = self.group.decide_txn_offset_commit(
                 TxnOffsetCommit("", group, *producer.identity, -1, "", None, tuple(offsets)),  # type: ignore[arg-type]
-                self.now.wall,
+                self.now,
             )
             for record in decision.records:
                 self.group.replay_txn_offset(record, self.group_log, *producer.identity)  # type: ignore[arg-type]

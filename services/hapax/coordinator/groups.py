@@ -34,6 +34,8 @@ from hapax.core.group.offsets import (
 from hapax.core.group.values import Answer, RemovalAnswer, Request
 from hapax.core.transaction.connection_fencing import ConnectionFencing
 from hapax.core.types import (
+    Millis,
+    Now,
     Offset,
     ProducerEpoch,
     ProducerId,
@@ -80,7 +82,7 @@ class OffsetsShard(Shard):
     async def offset_commit(self, request: OffsetCommit) -> Codes:
         """Returns one error code per offset, once the offsets are durable. Raises Refusal."""
         self.check_serving()
-        decision = self.machine.decide_offset_commit(request, self._now())
+        decision = self.machine.decide_offset_commit(request, self._clocks())
         if decision.records:
             await self._persist(decision.records)
         return decision.errors
@@ -106,7 +108,7 @@ class OffsetsShard(Shard):
             raise Refusal(
                 ErrorCode.INVALID_TXN_STATE, f"transaction {verified} was decided while it was being verified"
             )
-        decision = self.machine.decide_txn_offset_commit(request, self._now())
+        decision = self.machine.decide_txn_offset_commit(request, self._clocks())
         if transaction_version < 2:
             superseded = self._connections.admit(request.transactional_id, producer_id, epoch, connection)
             if superseded is not None:
@@ -380,6 +382,10 @@ class OffsetsShard(Shard):
         if tombstones:
             log.info("offsets removed", shard=self.shard, offsets=len(tombstones))
             self._persist(tombstones)
+
+    def _clocks(self) -> Now:
+        clock = self.resources.clock
+        return Now(Millis(clock.monotonic_ms()), TimestampMs(clock.now_ms()))
 
     def _now(self) -> TimestampMs:
         return TimestampMs(self.resources.clock.now_ms())

@@ -18,8 +18,8 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.offsets import NO_TOPIC_ID, CommitRequest, OffsetCommit, TxnOffsetCommit
 from hapax.core.transaction.machine import Answer, TransactionShard
 from hapax.core.transaction.record import Transaction, TransactionPartition
-from hapax.core.transaction.requests import Caller, Now, Reply, Request
-from hapax.core.types import Millis, PartitionIndex, TopicPartition
+from hapax.core.transaction.requests import Caller, Reply, Request
+from hapax.core.types import Millis, Now, PartitionIndex, TopicPartition
 from hapax.kafka.api import (
     add_offsets_to_txn,
     add_partitions_to_txn,

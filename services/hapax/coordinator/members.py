@@ -18,8 +18,8 @@ from hapax.coordinator.shard import ShardResources
 from hapax.coordinator.sweep import is_running
 from hapax.core.errors import ErrorCode
 from hapax.core.group.machine import GroupShard
-from hapax.core.group.values import Answer, CallId, GroupLimits, Now, Outcome, RegexQuestion, TopicFacts, Write
-from hapax.core.types import Millis, Offset, ShardId, TimestampMs, TopicId
+from hapax.core.group.values import Answer, CallId, GroupLimits, Outcome, RegexQuestion, TopicFacts, Write
+from hapax.core.types import Millis, Now, Offset, ShardId, TimestampMs, TopicId
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.settings import Settings
@@ -174,7 +174,7 @@ class Members:
         pattern = re2.compile(question.regex)
         view = self._shard.resources.view
         version = view.topics_revision  # before other tasks may run
-        names = [topic.name for topic in view.topics()]
+        names, version = [topic.name for topic in view.topics()], view.topics_revision
         found = []
         for number, name in enumerate(names):
             if pattern.fullmatch(name):

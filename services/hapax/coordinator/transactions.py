@@ -35,7 +35,6 @@ from hapax.core.transaction.requests import (
     Limits,
     MarkerResult,
     NeedProducerId,
-    Now,
     Reply,
     ReportFencing,
     Request,
@@ -45,7 +44,7 @@ from hapax.core.transaction.requests import (
     WinnerCheck,
 )
 from hapax.core.transaction.states import State
-from hapax.core.types import Millis, ProducerId, ShardEpoch, ShardId, TimestampMs
+from hapax.core.types import Millis, Now, ProducerId, ShardEpoch, ShardId, TimestampMs
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.producer_ids import ProducerIdsUnavailable

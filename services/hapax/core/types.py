@@ -37,6 +37,13 @@ MAX_PRODUCER_EPOCH: Final = 32767
 """int16; the last value is reserved for fencing, so a new producer id is due at 32766 (KIP-360)."""
 
 
+class Now(NamedTuple):
+    """The two clocks of an event: monotonic for limits, wall for times that people read."""
+
+    monotonic: Millis
+    wall: TimestampMs
+
+
 class TopicPartition(NamedTuple):
     """A partition by name, as clients say it."""
 

@@ -11,8 +11,8 @@ from typing import Protocol, TypeVar
 
 from hapax.core.transaction.machine import Answer, TransactionShard
 from hapax.core.transaction.record import TransactionPartition
-from hapax.core.transaction.requests import Caller, Now, Reply, Request
-from hapax.core.types import TopicPartition
+from hapax.core.transaction.requests import Caller, Reply, Request
+from hapax.core.types import Now, TopicPartition
 from hapax.kafka.table import RequestContext
 
 _Request = TypeVar("_Request", bound=Request)

@@ -30,6 +30,8 @@ from hapax.core.group.offsets import (
 )
 from hapax.core.group.values import ClassicGroupRecord, ClassicGroupValue, ClassicMemberValue
 from hapax.core.types import (
+    Millis,
+    Now,
     Offset,
     PartitionIndex,
     ProducerEpoch,
@@ -75,7 +77,7 @@ class Interpreter:
         request = OffsetCommit(
             command.text("group"), *_member(command), tuple(_offsets(command)), command.number("retention", -1)
         )
-        decision = self.shard.decide_offset_commit(request, TimestampMs(self.now))
+        decision = self.shard.decide_offset_commit(request, Now(Millis(self.now), TimestampMs(self.now)))
         yield from self._append(*decision.records)
 
     def do_txn_commit(self, command: Command) -> Iterator[str]:
@@ -88,7 +90,7 @@ class Interpreter:
         request = TxnOffsetCommit(
             "", command.text("group"), producer_id, epoch, *_member(command), tuple(_offsets(command))
         )
-        decision = self.shard.decide_txn_offset_commit(request, TimestampMs(self.now))
+        decision = self.shard.decide_txn_offset_commit(request, Now(Millis(self.now), TimestampMs(self.now)))
         yield from self._append(*decision.records, producer_id=producer_id, producer_epoch=epoch)
 
     def do_marker(self, command: Command) -> Iterator[str]:

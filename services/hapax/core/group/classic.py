@@ -51,12 +51,11 @@ from hapax.core.group.values import (
     LeaveAnswer,
     LeaveGroup,
     LeavingMember,
-    Now,
     Outcome,
     SyncAnswer,
     SyncGroup,
 )
-from hapax.core.types import Millis, TimestampMs
+from hapax.core.types import Millis, Now, TimestampMs
 
 _WRITE_AGAIN_MS: Final = 1_000
 

@@ -46,7 +46,6 @@ from hapax.core.group.values import (
     MemberRecord,
     MembershipRecord,
     MemberValue,
-    Now,
     Outcome,
     Partitions,
     RegexQuestion,
@@ -59,7 +58,7 @@ from hapax.core.group.values import (
     Topics,
     Write,
 )
-from hapax.core.types import Millis, TimestampMs, TopicId
+from hapax.core.types import Millis, Now, TimestampMs, TopicId
 
 SESSION: Final = "session"
 REBALANCE: Final = "rebalance"

@@ -10,27 +10,18 @@ from hapax.core.group.classic import ClassicGroup
 from hapax.core.group.consumer import ConsumerGroup
 from hapax.core.group.memberships import Memberships
 from hapax.core.group.offsets import (
-    NO_MEMBER,
+    NEWEST_OFFSET_COMMIT,
     NO_TIMESTAMP,
     GroupOffsets,
     OffsetCommit,
     OffsetRecord,
     TxnOffsetCommit,
 )
-from hapax.core.group.values import (
-    CallId,
-    GroupLimits,
-    GroupRecord,
-    Now,
-    Outcome,
-    TopicFacts,
-    Topics,
-)
-from hapax.core.types import Offset, TimestampMs, TopicId, TopicPartition
+from hapax.core.group.rounds import ClassicState
+from hapax.core.group.values import CallId, GroupLimits, GroupRecord, Outcome, TopicFacts, Topics
+from hapax.core.types import Now, Offset, TimestampMs, TopicId, TopicPartition
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
-FIRST_COMMIT_OF_EPOCHS = 9
-"""Version of OffsetCommit from which a member of the consumer protocol may use it."""
 
 
 class GroupSummary(NamedTuple):
@@ -41,8 +32,10 @@ class GroupSummary(NamedTuple):
     members: int
 
 
-class NoTopics(Topics):
+class NoTopics:
     """A cluster without topics."""
+
+    version = 0
 
     def topic(self, name: str) -> TopicFacts | None:
         return None
@@ -64,7 +57,7 @@ class GroupShard(GroupOffsets):
 
     # --- commits --------------------------------------------------------------------------------------------------
 
-    def check_commit(self, request: OffsetCommit | TxnOffsetCommit, *, transactional: bool) -> None:
+    def check_commit(self, request: OffsetCommit | TxnOffsetCommit, now: Now, *, transactional: bool) -> None:
         """Raises Refusal: 69 where the request names a generation of a group that does not exist; 22, 25, 27, 82, 113
         for its member; 35 where the version cannot name a member of the consumer protocol."""
         group = self.memberships.get(request.group_id)
@@ -72,20 +65,13 @@ class GroupShard(GroupOffsets):
             if request.generation >= 0:
                 raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"group {request.group_id!r} has no members")
             return
-        anonymous = (
-            request.generation < 0 and request.member_id == NO_MEMBER and request.instance_id is None
-        )
-        if request.generation < 0 and group.is_empty():
-            return  # a consumer with assigned partitions, or a tool, may commit while the group has no members
-        if anonymous and transactional:
-            return  # TxnOffsetCommit 0-2 cannot name the member
         if isinstance(group, ClassicGroup):
-            group.check_commit(request.generation, request.member_id, request.instance_id, transactional)
+            group.check_commit(request.generation, request.member_id, request.instance_id, transactional, now)
             return
-        if isinstance(request, OffsetCommit) and not anonymous and request.version < FIRST_COMMIT_OF_EPOCHS:
-            raise Refusal(ErrorCode.UNSUPPORTED_VERSION, "the group uses the consumer protocol")
         partitions = [(wanted.topic_id, int(wanted.partition.partition)) for wanted in request.offsets]
-        group.check_commit(request.generation, request.member_id, request.instance_id, partitions, transactional)
+        version = request.version if isinstance(request, OffsetCommit) else NEWEST_OFFSET_COMMIT
+        group.check_commit(
+            request.generation, request.member_id, request.instance_id, partitions, transactional, version)
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
         """OffsetFetch from version 9 names the member. Raises Refusal: 25, 113."""
@@ -104,7 +90,7 @@ class GroupShard(GroupOffsets):
             return NO_TIMESTAMP
         if group.is_empty():
             return group.state_timestamp if isinstance(group, ClassicGroup) else NO_TIMESTAMP
-        if isinstance(group, ClassicGroup) and not group.is_stable():
+        if isinstance(group, ClassicGroup) and group.state is not ClassicState.STABLE:
             return None
         subscribed = group.subscribed_topics()
         return None if subscribed is None or topic in subscribed else NO_TIMESTAMP
@@ -126,8 +112,8 @@ class GroupShard(GroupOffsets):
             raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
         subscribed: Collection[str] = ()
         if group is not None and not group.is_empty():
-            found = group.subscribed_topics() if group.protocol_type == CONSUMER_PROTOCOL_TYPE else None
-            if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            found = group.subscribed_topics()
+            if isinstance(group, ClassicGroup) and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
                 raise Refusal(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has members")
             subscribed = {each.topic for each in partitions} if found is None else found
         codes = tuple(
@@ -152,7 +138,7 @@ class GroupShard(GroupOffsets):
     def _check_empty(self, group_id: str) -> None:
         group = self.memberships.get(group_id)
         if group is not None and not group.is_empty():
-            raise Refusal(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has {len(group.members())} members")
+            raise Refusal(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has {len(group.members)} members")
 
     # --- writes of memberships ------------------------------------------------------------------------------------
 
@@ -185,9 +171,16 @@ class GroupShard(GroupOffsets):
         if group is None and not self.has_offsets(group_id):
             return None
         committed, pending = self.counts(group_id)
-        return GroupSummary(committed, pending, 0 if group is None else len(group.members()))
+        return GroupSummary(committed, pending, 0 if group is None else len(group.members))
 
     def describe(self) -> list[str]:
-        members = [
-            line for group_id, group in sorted(self.memberships.groups()) for line in group.describe()]
-        return [*members, *super().describe()]
+        """The whole state as lines of text, for scenario scripts and for comparing two shards."""
+        lines = []
+        for group_id, group in sorted(self.memberships.groups()):
+            if isinstance(group, ClassicGroup):
+                members = ",".join(member.member_id for member in group.members)
+                lines.append(f"group {group_id} generation={group.generation} members=[{members}]")
+            else:
+                members = ",".join(f"{each}@{group.current(each).epoch}" for each in sorted(group.members))
+                lines.append(f"group {group_id} epoch={group.epoch} members=[{members}]")
+        return [*lines, *super().describe()]

@@ -2,8 +2,8 @@
 
 A group is of the classic or of the consumer protocol. Groups that have only offsets are not here (`offsets.py`).
 
-While a write of a group is under way, its other events wait here, in their order. Heartbeats of the classic protocol do
-not: they change nothing that is persisted, and a member must not lapse because the log is slow.
+While a write of a group is under way, its other events wait here, in their order. Heartbeats that only keep a session
+alive do not: they change nothing that is persisted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from hapax.core.group.values import (
     LeaveAnswer,
     LeaveGroup,
     MembershipRecord,
-    Now,
     Outcome,
     RemovalAnswer,
     Request,
@@ -42,7 +41,7 @@ from hapax.core.group.values import (
     Topics,
     Write,
 )
-from hapax.core.types import Millis
+from hapax.core.types import Millis, Now
 
 Group = ClassicGroup | ConsumerGroup
 _Made = TypeVar("_Made", ClassicGroup, ConsumerGroup)
@@ -100,9 +99,11 @@ class Memberships:
         def event(slot: _Slot, now: Now) -> Outcome:
             return self._decide(slot, call, request, now)
 
-        if slot.write is not None and not (isinstance(request, Heartbeat) and isinstance(slot.group, ClassicGroup)):
-            slot.waiting.append(event)
-            return Outcome()
+        if slot.write is not None:
+            answer = self._at_once(slot, call, request, now)
+            if answer is None:
+                slot.waiting.append(event)
+            return answer or Outcome()
         return self._run(slot, event, now)
 
     def due(self, now: Now) -> Outcome:
@@ -126,8 +127,8 @@ class Memberships:
     def stored(self, group_id: str, now: Now) -> Outcome:
         """The group's write is durable. Its records are replayed here."""
         slot = self._slots[group_id]
-        write, slot.write = slot.write, None
-        assert write is not None
+        write = self.writing(group_id)
+        slot.write = None
         for record in write.records:
             if not isinstance(record, OffsetRecord):
                 self._replay(slot, record, now)
@@ -269,7 +270,7 @@ class Memberships:
 
     def _began(self, slot: _Slot, outcome: Outcome) -> Outcome:
         if outcome.writes:
-            (slot.write,) = outcome.writes
+            slot.write = outcome.writes[0]
         return outcome
 
     def _drain(self, slot: _Slot, outcome: Outcome, now: Now) -> None:
@@ -283,6 +284,15 @@ class Memberships:
             return
         if slot.group is None or slot.group.is_vacant():
             self._slots.pop(slot.group_id, None)
+
+    def _at_once(self, slot: _Slot, call: CallId, request: Request, now: Now) -> Outcome | None:
+        """What need not wait for the write: members must not lapse because the log is slow."""
+        if isinstance(request, Heartbeat) and isinstance(slot.group, ClassicGroup):
+            return slot.group.heartbeat(call, request, now)
+        if isinstance(request, ConsumerGroupHeartbeat) and isinstance(slot.group, ConsumerGroup):
+            answer = slot.group.keep_alive(request, self._topics, now)
+            return None if answer is None else Outcome(answers=[(call, answer)])
+        return None
 
     def _due_event(self, deadline: Deadline) -> _Event:
         def event(slot: _Slot, now: Now) -> Outcome:
@@ -354,10 +364,9 @@ class Memberships:
         decide: Callable[[_Made], Outcome],
     ) -> Outcome:
         """An empty group becomes one of the other protocol, in the same write as the first member's join."""
-        outcome = decide(successor)
+        outcome: Outcome = decide(successor)
         if outcome.writes:
-            (write,) = outcome.writes
-            outcome.writes = [Write(write.group, (*tombstones, *write.records))]
+            outcome.writes = [Write(slot.group_id, (*tombstones, *outcome.writes[0].records))]
             slot.successor = successor
         return outcome
 

@@ -28,6 +28,7 @@ from hapax.core.types import (
     LONGEST_NAME_BYTES,
     NO_OFFSET,
     NO_SERIAL,
+    Now,
     Offset,
     ProducerEpoch,
     ProducerId,
@@ -41,6 +42,8 @@ NO_TOPIC_ID: Final = TopicId(bytes(16))
 NO_GENERATION: Final = -1
 NO_MEMBER: Final = ""
 NO_TIMESTAMP: Final = TimestampMs(-1)
+NEWEST_OFFSET_COMMIT: Final = 10
+"""Version of the call."""
 _NEVER: Final = 2**63 - 1
 """The latest timestamp that a record can hold, in ms."""
 
@@ -99,7 +102,7 @@ class OffsetCommit:
     offsets: tuple[CommitRequest, ...]
     retention_ms: int = -1
     """Set by OffsetCommit 2-4; -1: the cluster's retention."""
-    version: int = 10
+    version: int = NEWEST_OFFSET_COMMIT
     """Of the call."""
 
 
@@ -198,16 +201,16 @@ class GroupOffsets:
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
-    def decide_offset_commit(self, request: OffsetCommit, now: TimestampMs) -> CommitDecision:
+    def decide_offset_commit(self, request: OffsetCommit, now: Now) -> CommitDecision:
         """A plain commit. Raises Refusal for the whole request: 24 for a group id that is too long, and what
         `check_commit` raises."""
         self._check_name(request.group_id)
-        self.check_commit(request, transactional=False)
+        self.check_commit(request, now, transactional=False)
         retention_ms = request.retention_ms
-        expires = NO_TIMESTAMP if retention_ms < 0 else TimestampMs(min(now + retention_ms, _NEVER))
-        return self._records(request, now, expires)
+        expires = NO_TIMESTAMP if retention_ms < 0 else TimestampMs(min(now.wall + retention_ms, _NEVER))
+        return self._records(request, now.wall, expires)
 
-    def decide_txn_offset_commit(self, request: TxnOffsetCommit, now: TimestampMs) -> CommitDecision:
+    def decide_txn_offset_commit(self, request: TxnOffsetCommit, now: Now) -> CommitDecision:
         """A commit inside a transaction that its coordinator has verified (`needs_verification`).
 
         Raises Refusal: 24 for an empty group id or one that is too long, 47 for a producer epoch below one that this
@@ -217,8 +220,8 @@ class GroupOffsets:
             raise Refusal(ErrorCode.INVALID_GROUP_ID, "a transactional offset commit needs a group id")
         self._check_epoch(request.producer_id, request.producer_epoch)
         self._check_name(request.group_id)
-        self.check_commit(request, transactional=True)
-        return self._records(request, now, NO_TIMESTAMP)
+        self.check_commit(request, now, transactional=True)
+        return self._records(request, now.wall, NO_TIMESTAMP)
 
     def needs_verification(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> bool:
         """Whether the transaction coordinator has to be asked before the first offsets of a transaction.
@@ -433,7 +436,7 @@ class GroupOffsets:
             records.append(OffsetRecord(request.group_id, wanted.partition, value))
         return CommitDecision(tuple(records), tuple(errors))
 
-    def check_commit(self, request: OffsetCommit | TxnOffsetCommit, *, transactional: bool) -> None:
+    def check_commit(self, request: OffsetCommit | TxnOffsetCommit, now: Now, *, transactional: bool) -> None:
         """Raises Refusal where the group does not accept the commit from this member."""
         raise NotImplementedError
 

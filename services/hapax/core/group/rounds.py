@@ -24,12 +24,11 @@ from hapax.core.group.values import (
     JoinAnswer,
     JoinGroup,
     LeaveAnswer,
-    Now,
     Outcome,
     SyncAnswer,
     Write,
 )
-from hapax.core.types import Millis, TimestampMs
+from hapax.core.types import Millis, Now, TimestampMs
 
 
 class ClassicState(Enum):

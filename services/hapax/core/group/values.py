@@ -25,8 +25,10 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, NewType, Protocol
 
 from hapax.core.errors import ErrorCode
-from hapax.core.group.offsets import NO_GENERATION, NO_MEMBER, OffsetRecord
-from hapax.core.types import Millis, TimestampMs, TopicId
+from hapax.core.group.offsets import NO_GENERATION as NO_GENERATION
+from hapax.core.group.offsets import NO_MEMBER as NO_MEMBER
+from hapax.core.group.offsets import OffsetRecord
+from hapax.core.types import TimestampMs, TopicId
 
 CallId = NewType("CallId", int)
 """Names a client's call that waits for its answer. The service hands them out and never uses one twice."""
@@ -36,13 +38,6 @@ UNKNOWN_HASH: Final = 0
 Partitions = frozenset[tuple[TopicId, int]]
 """Partitions by their topic's id."""
 NO_PARTITIONS: Final[Partitions] = frozenset()
-
-
-class Now(NamedTuple):
-    """The two clocks of an event: monotonic for limits, wall for times that are persisted."""
-
-    monotonic: Millis
-    wall: TimestampMs
 
 
 class TopicFacts(NamedTuple):

@@ -49,7 +49,6 @@ from hapax.core.transaction.requests import (
     MarkerResult,
     MarkersProgress,
     NeedProducerId,
-    Now,
     ProducerIdReserve,
     RenewTransaction,
     ReportFencing,
@@ -70,7 +69,7 @@ from hapax.core.transaction.states import (
 from hapax.core.transaction.steps import Context, complete
 from hapax.core.transaction.timeouts import expire, is_expired, time_out
 from hapax.core.transaction.tokens import get_commit_token
-from hapax.core.types import NO_PRODUCER_ID, Millis, ProducerId, Serial
+from hapax.core.types import NO_PRODUCER_ID, Millis, Now, ProducerId, Serial
 
 Answer = Decision | Held | NeedProducerId | CheckWinners | CloseConnection
 _Outcome = TypeVar("_Outcome")

@@ -41,17 +41,9 @@ from hapax.core.types import (
     ProducerId,
     Sequence,
     Serial,
-    TimestampMs,
     TopicIdPartition,
     TopicPartition,
 )
-
-
-class Now(NamedTuple):
-    """The two clocks of an event: monotonic for limits, wall for times that people read."""
-
-    monotonic: Millis
-    wall: TimestampMs
 
 
 class ProducerIdReserve(Protocol):

@@ -24,13 +24,14 @@ from hapax.core.transaction.record import (
     ProducerIdentity,
     Transaction,
 )
-from hapax.core.transaction.requests import Caller, Held, Limits, Now, ProducerIdReserve
+from hapax.core.transaction.requests import Caller, Held, Limits, ProducerIdReserve
 from hapax.core.transaction.states import State
 from hapax.core.types import (
     LONGEST_NAME_BYTES,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     Millis,
+    Now,
     ProducerEpoch,
     ProducerId,
     Serial,

@@ -8,10 +8,10 @@ An id expires after days, by the wall clock of its last record.
 from __future__ import annotations
 
 from hapax.core.transaction.record import FencingCause, Tombstone, Transaction
-from hapax.core.transaction.requests import Decision, Limits, Now
+from hapax.core.transaction.requests import Decision, Limits
 from hapax.core.transaction.states import TABLE, Event, State
 from hapax.core.transaction.steps import Context, fence
-from hapax.core.types import NO_PRODUCER_ID, ProducerId
+from hapax.core.types import NO_PRODUCER_ID, Now, ProducerId
 
 
 def time_out(transaction: Transaction, context: Context) -> Decision | None:

@@ -8,7 +8,17 @@ from hapax.codec.offsets_log import decode_record, encode_key, encode_value
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.machine import GroupShard
 from hapax.core.group.offsets import CommitDecision, CommitRequest, OffsetCommit, TxnOffsetCommit
-from hapax.core.types import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicId, TopicPartition
+from hapax.core.types import (
+    Millis,
+    Now,
+    Offset,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicId,
+    TopicPartition,
+)
 
 PARTITION = TopicPartition("t", PartitionIndex(0))
 
@@ -17,8 +27,8 @@ def commit(shard: GroupShard, group: str, metadata: str = "", *, transactional: 
     offsets = (CommitRequest(PARTITION, Offset(1), -1, metadata),)
     if transactional:
         request = TxnOffsetCommit("", group, ProducerId(1), ProducerEpoch(0), -1, "", None, offsets)
-        return shard.decide_txn_offset_commit(request, TimestampMs(1))
-    return shard.decide_offset_commit(OffsetCommit(group, -1, "", None, offsets), TimestampMs(1))
+        return shard.decide_txn_offset_commit(request, Now(Millis(1), TimestampMs(1)))
+    return shard.decide_offset_commit(OffsetCommit(group, -1, "", None, offsets), Now(Millis(1), TimestampMs(1)))
 
 
 @pytest.mark.parametrize("transactional", [False, True])
@@ -44,7 +54,7 @@ def test_neither_does_a_setting_let_metadata_be_longer() -> None:
 def test_a_retention_without_end_can_be_written(topic_id: bytes) -> None:
     offsets = (CommitRequest(PARTITION, Offset(1), -1, "", TopicId(topic_id)),)
     request = OffsetCommit("g", -1, "", None, offsets, retention_ms=2**63 - 1)
-    decision = GroupShard().decide_offset_commit(request, TimestampMs(1_700_000_000_000))
+    decision = GroupShard().decide_offset_commit(request, Now(Millis(1), TimestampMs(1_700_000_000_000)))
     for record in decision.records:
         assert record.value is not None and record.value.expire_timestamp == 2**63 - 1
         assert decode_record(encode_key(record), encode_value(record.value)) == record

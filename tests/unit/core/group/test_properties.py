@@ -17,6 +17,8 @@ from hapax.core.group.offsets import (
     TxnOffsetCommit,
 )
 from hapax.core.types import (
+    Millis,
+    Now,
     Offset,
     PartitionIndex,
     ProducerEpoch,
@@ -65,7 +67,7 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(group=groups, partition=partitions, offset=st.integers(0, 99))
     def commit(self, group: str, partition: TopicPartition, offset: int) -> None:
         request = OffsetCommit(group, -1, "", None, (CommitRequest(partition, Offset(offset), -1, ""),))
-        for record in self.shard.decide_offset_commit(request, TimestampMs(self.now)).records:
+        for record in self.shard.decide_offset_commit(request, Now(Millis(self.now), TimestampMs(self.now))).records:
             self.decided(group, partition, self.append(record), offset)
 
     @rule(producer=producers, group=groups, partition=partitions, offset=st.integers(100, 199), stale=st.booleans())
@@ -74,7 +76,7 @@ class GroupMachine(RuleBasedStateMachine):
         wanted = CommitRequest(partition, Offset(offset), -1, "")
         request = TxnOffsetCommit("", group, ProducerId(producer), ProducerEpoch(epoch), -1, "", None, (wanted,))
         try:
-            decision = self.shard.decide_txn_offset_commit(request, TimestampMs(self.now))
+            decision = self.shard.decide_txn_offset_commit(request, Now(Millis(self.now), TimestampMs(self.now)))
         except Refusal:
             assert stale
             return

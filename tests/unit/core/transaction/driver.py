@@ -34,13 +34,13 @@ from hapax.core.transaction.requests import (
     Limits,
     MarkerResult,
     NeedProducerId,
-    Now,
     RenewTransaction,
     SendMarkers,
     VerifyPartitions,
     Winner,
     WinnerPartition,
 )
+from hapax.core.types import Now
 
 ID = "app"
 WALL = 1_700_000_000_000
