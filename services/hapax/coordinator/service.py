@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from hapax.codec.metadata import NodeRecord
+from hapax.coordinator.group_api import GroupApi
 from hapax.coordinator.groups import OffsetsShard
 from hapax.coordinator.hanging import HangingTransactions
 from hapax.coordinator.kafka_api import KafkaApi
@@ -77,6 +78,7 @@ class CoordinatorService:
         self._calls: CallListeners | None = None
         table = node_table(self.node_id, view, ports.network, settings, broker=False)
         KafkaApi(self.shards, view, ports.clock, self.producer_ids).register(table)
+        GroupApi(self.shards, view, ports.random).register(table)
         register_other_roles(table)
         self.server = KafkaServer(ports.network, table, server_limits(settings), metrics)
         self._metrics = metrics
