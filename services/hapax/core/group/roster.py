@@ -206,13 +206,16 @@ class Roster:
     def replay(self, value: ClassicGroupValue) -> list[Member]:
         """Makes the members those of the record. Returns those who were there and are not any more.
 
-        A member that was there keeps what is not persisted: its waiting calls and the protocols that were not chosen.
+        A member that the record describes as it is keeps what is not persisted: its waiting calls and the protocols
+        that were not chosen.
         """
         former = self._by_id
         self._by_id = {}
         self._by_instance = {}
         for stored in value.members:
-            member = former.pop(stored.member_id, None) or self._loaded(stored, value.protocol)
+            member = former.pop(stored.member_id, None)
+            if member is None or not _describes(stored, member, value.protocol):
+                member = self._loaded(stored, value.protocol)
             member.assignment = stored.assignment
             self._by_id[member.member_id] = member
             if member.instance_id is not None:
@@ -243,6 +246,11 @@ class Roster:
                 self._supporters[name] = count
             else:
                 del self._supporters[name]
+
+
+def _describes(stored: ClassicMemberValue, member: Member, protocol: str | None) -> bool:
+    offered = any(offer.name == protocol for offer in member.protocols)
+    return offered and member_value(member, protocol, stored.assignment) == stored
 
 
 def member_value(member: Member, protocol: str | None, assignment: bytes) -> ClassicMemberValue:
