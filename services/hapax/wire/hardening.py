@@ -6,6 +6,8 @@ replaces pieces of the code generator to add the missing checks:
 * A varint ends after five bytes. The library reads a number of any length, in quadratic time.
 * A string, byte array or array must fit into the rest of the frame. The library's slices past the end are silently
   short.
+* Some arrays have a bound of their own (`_MOST_ELEMENTS`). Their elements may be long, so their frames may be; a frame
+  of hundreds of thousands of tiny elements would hold the loop for seconds.
 * A null is accepted only where the schema allows it. Handlers would find None where they expect a list.
 * Tagged fields are read in place. The library copies the rest of the frame for each, in quadratic time.
 
@@ -26,6 +28,10 @@ from hapax.wire import codec_shapes
 
 _LOOP: Final = re.compile(r"( *)for \w+ in range\((\w+)\):$")
 _MAX_TAGS: Final = 1000
+_MOST_ELEMENTS: Final = {
+    "[]JoinGroupRequestProtocol": 1_000, "[]SyncGroupRequestAssignment": 20_000, "[]MemberIdentity": 10_000,
+}
+"""By the array's type in the schema: protocols of a member, members of a group, members that leave in one call."""
 
 
 def _emit_varint(cls: Any, ctx: Any, var_name: str, indent: str) -> None:
@@ -100,6 +106,9 @@ def _array(emit: Any) -> Any:
             (index, loop) for index in range(first, len(ctx.lines)) if (loop := _LOOP.match(ctx.lines[index])))
         check = f"if {loop[2]} > len(data) - pos: raise ValueError('a count past the end of the frame')"
         ctx.lines.insert(index, loop[1] + check)
+        most = _MOST_ELEMENTS.get(self._type_str)
+        if most is not None:
+            ctx.lines.insert(index, f"{loop[1]}if {loop[2]} > {most}: raise ValueError('more than {most} elements')")
         _required(self, ctx, var_name, indent, version)
 
     return emit_decode_from

@@ -1,9 +1,10 @@
 """The message classes of `kafka.protocol`, by name: `from hapax.wire.messages import MetadataRequest`.
 
-kafka-python generates them from Kafka's published schemas, for both directions and every version. This module adds two
-things. `import kafka.protocol` would run `kafka/__init__.py`, which imports the whole client (0.3 s, 25 MB): here the
-package is created without running it, and runs only when a client class is requested from it. And `hardening` makes the
-decoders safe against hostile bytes, and the encoders write unknown tagged fields.
+kafka-python generates them from Kafka's published schemas, for both directions and every version. This module adds
+three things. `import kafka.protocol` would run `kafka/__init__.py`, which imports the whole client (0.3 s, 25 MB): here
+the package is created without running it, and runs only when a client class is requested from it. `hardening` makes the
+decoders safe against hostile bytes, and the encoders write unknown tagged fields. And calls that kafka-python does not
+have are generated from `schemas/`: to add one, put its two schemas there and its name into `_OWN`.
 """
 
 from __future__ import annotations
@@ -20,21 +21,26 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "consumer.fetch": ("Fetch",),
     "consumer.offsets": ("ListOffsets", "OffsetForLeaderEpoch"),
-    "consumer.group": ("JoinGroup", "SyncGroup", "LeaveGroup", "Heartbeat", "OffsetCommit", "OffsetFetch"),
+    "consumer.group": (
+        "JoinGroup", "SyncGroup", "LeaveGroup", "Heartbeat", "OffsetCommit", "OffsetFetch", "OffsetDelete",
+    ),
     "metadata.api_versions": ("ApiVersions",),
     "metadata.find_coordinator": ("FindCoordinator",),
     "metadata.metadata": ("Metadata",),
     "admin.cluster": ("DescribeCluster",),
-    "admin.configs": ("DescribeConfigs", "IncrementalAlterConfigs"),
+    "admin.configs": ("DescribeConfigs", "IncrementalAlterConfigs", "ListConfigResources"),
+    "admin.groups": ("DescribeGroups", "ListGroups", "DeleteGroups"),
     "admin.topics": (
         "CreateTopics", "DeleteTopics", "CreatePartitions", "ElectLeaders", "AlterPartitionReassignments",
-        "ListPartitionReassignments",
+        "ListPartitionReassignments", "DescribeTopicPartitions",
     ),
     "admin.transactions": ("DescribeProducers", "DescribeTransactions", "ListTransactions"),
 }
-_MODULE_OF: Final = {
-    name + side: module for module, names in _MODULES.items() for name in names for side in ("Request", "Response")
-}
+_OWN: Final = ("ConsumerGroupHeartbeat", "ConsumerGroupDescribe")
+"""Their schemas are in `schemas/`."""
+_SIDES: Final = ("Request", "Response")
+_MODULE_OF: Final = {name + side: module for module, names in _MODULES.items() for name in names for side in _SIDES}
+_OWN_MESSAGES: Final = frozenset(name + side for name in _OWN for side in _SIDES)
 
 
 for _package in ("kafka", "kafka.protocol", "kafka.protocol.admin", "kafka.protocol.consumer",
@@ -48,11 +54,20 @@ hardening.install()
 
 def __getattr__(name: str) -> Any:
     module = _MODULE_OF.get(name)
-    if module is None:
+    if module is not None:
+        message = getattr(importlib.import_module(f"kafka.protocol.{module}"), name)
+    elif name in _OWN_MESSAGES:
+        message = _from_own_schema(name)
+    else:
         raise AttributeError(name)
-    message = getattr(importlib.import_module(f"kafka.protocol.{module}"), name)
     globals()[name] = message
     return message
+
+
+def _from_own_schema(name: str) -> Any:
+    """Generates the class as kafka-python generates its own. `load_json`: the package with the schema."""
+    base = importlib.import_module("kafka.protocol.api_message").ApiMessage
+    return type(base)(name, (base,), {"__module__": __name__}, load_json="hapax.wire.schemas")
 
 
 def unknown_tag(message: Any, tag: int) -> bytes | None:

@@ -19,6 +19,9 @@ ROW: Final = ApiRow(
 
 TRANSACTION_VERSION: Final = 2
 """Transactions version 2 (KIP-890): clients raise their epoch with each transaction only if the node announces it."""
+GROUP_VERSION: Final = 1
+"""The consumer protocol (KIP-848)."""
+_FEATURES: Final = (("group.version", GROUP_VERSION), ("transaction.version", TRANSACTION_VERSION))
 
 
 def register(table: ApiTable, node: NodeContext | None = None) -> None:
@@ -48,10 +51,9 @@ def response(table: ApiTable, error: ErrorCode) -> Any:
             for api in table.advertised()
         ],
         throttle_time_ms=0,
-        supported_features=[supported(name="transaction.version", min_version=0, max_version=TRANSACTION_VERSION)],
+        supported_features=[supported(name=name, min_version=0, max_version=level) for name, level in _FEATURES],
         finalized_features_epoch=1,
         finalized_features=[
-            feature(name="transaction.version", max_version_level=TRANSACTION_VERSION,
-                    min_version_level=TRANSACTION_VERSION)
+            feature(name=name, max_version_level=level, min_version_level=level) for name, level in _FEATURES
         ],
     )

@@ -11,11 +11,13 @@ from hapax.kafka.table import ApiTable
 
 RANGES = [
     # API key, lowest advertised version, highest version
-    (0, 0, 13), (1, 4, 18), (2, 1, 11), (3, 0, 13), (8, 2, 10), (9, 1, 10), (10, 0, 6), (18, 0, 4), (19, 2, 7),
-    (20, 1, 6), (22, 0, 5), (23, 2, 4), (24, 0, 5), (25, 0, 4), (26, 0, 5), (27, 1, 2), (28, 0, 5), (32, 1, 4),
-    (37, 0, 3), (43, 0, 2), (44, 0, 1), (45, 0, 1), (46, 0, 0), (60, 0, 2), (61, 0, 0), (65, 0, 0), (66, 0, 2),
+    (0, 0, 13), (1, 4, 18), (2, 1, 11), (3, 0, 13), (8, 2, 10), (9, 1, 10), (10, 0, 6), (11, 0, 9), (12, 0, 4),
+    (13, 0, 5), (14, 0, 5), (15, 0, 6), (16, 0, 5), (18, 0, 4), (19, 2, 7), (20, 1, 6),
+    (22, 0, 5), (23, 2, 4), (24, 0, 5), (25, 0, 4), (26, 0, 5), (27, 1, 2), (28, 0, 5), (32, 1, 4),
+    (37, 0, 3), (42, 0, 2), (43, 0, 2), (44, 0, 1), (45, 0, 1), (46, 0, 0), (47, 0, 0), (60, 0, 2), (61, 0, 0),
+    (65, 0, 0), (66, 0, 2), (68, 0, 1), (69, 0, 1),
 ]
-_FEATURE = b"\x14transaction.version"
+_FEATURES = ((b"\x0egroup.version", 1), (b"\x14transaction.version", 2))
 
 
 def _expected(version: int, error: int) -> bytes:
@@ -28,8 +30,8 @@ def _expected(version: int, error: int) -> bytes:
         rows = b"".join(shorts(row) for row in RANGES)
         return code + len(RANGES).to_bytes(4, "big") + rows + (bytes(4) if version else b"")
     rows = b"".join(shorts(row) + b"\0" for row in RANGES)
-    supported = b"\x02" + _FEATURE + shorts((0, 2)) + b"\0"
-    finalized = b"\x02" + _FEATURE + shorts((2, 2)) + b"\0"
+    supported = b"\x03" + b"".join(name + shorts((0, level)) + b"\0" for name, level in _FEATURES)
+    finalized = b"\x03" + b"".join(name + shorts((level, level)) + b"\0" for name, level in _FEATURES)
     tags = b"".join((
         b"\x03", b"\x00", bytes((len(supported),)), supported, b"\x01\x08", (1).to_bytes(8, "big"),
         b"\x02", bytes((len(finalized),)), finalized))

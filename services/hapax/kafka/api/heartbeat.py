@@ -1,0 +1,49 @@
+"""Heartbeat (12): a member of a classic group is alive, and hears whether a new round has begun.
+
+While the group's shard loads, the answer is 0, as in Kafka: the member keeps its partitions, and its session begins
+again when the shard is loaded.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.group.values import Heartbeat, HeartbeatAnswer
+from hapax.kafka.group_calls import check_group_id
+from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
+from hapax.wire.messages import HeartbeatResponse
+from hapax.wire.reasons import with_reason
+
+ROW: Final = ApiRow(
+    key=12, name="Heartbeat", versions=(0, 4), flexible_from=4, max_frame_bytes=SMALL_FRAME_BYTES,
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
+
+STATIC_FROM = 3
+
+
+class HearsHeartbeats(Protocol):
+    async def heartbeat(self, request: Heartbeat) -> HeartbeatAnswer:
+        """Raises Refusal: 14, 15, 16."""
+        ...
+
+
+def register(table: ApiTable, coordinator: HearsHeartbeats) -> None:
+    async def handle(ctx: RequestContext, request: Any) -> Any:
+        version = ctx.api_version
+        try:
+            check_group_id(request.group_id)
+            answer = await coordinator.heartbeat(Heartbeat(
+                request.group_id, request.generation_id, request.member_id,
+                request.group_instance_id if version >= STATIC_FROM else None))
+        except Refusal as refusal:
+            if refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                return refused(request, version, ErrorCode.NONE)
+            return with_reason(refused(request, version, refusal.code), refusal)
+        return refused(request, version, answer.error)
+
+    table.on(ROW, handle)
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    return HeartbeatResponse(throttle_time_ms=0, error_code=int(code))
