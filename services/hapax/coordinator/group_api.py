@@ -17,11 +17,11 @@ from hapax.core.group.consumer import ConsumerGroup
 from hapax.core.group.descriptions import (
     CLASSIC_TYPE,
     CONSUMER_TYPE,
-    EMPTY,
     ClassicDescription,
     ConsumerDescription,
     GroupListing,
 )
+from hapax.core.group.rounds import ClassicState
 from hapax.core.group.values import (
     Answer,
     ConsumerGroupHeartbeat,
@@ -118,7 +118,7 @@ class GroupApi:
         if isinstance(group, ClassicGroup):
             return group.describe()
         if group is None and shard.machine.has_offsets(group_id):
-            return ClassicDescription(EMPTY, "", "", ())
+            return ClassicDescription(ClassicState.EMPTY.value, "", "", ())
         raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no classic group {group_id!r}")
 
     async def consumer_group_describe(self, group_id: str) -> ConsumerDescription:
@@ -155,5 +155,5 @@ def _listing(shard: OffsetsShard, group_id: str) -> GroupListing:
     if isinstance(group, ConsumerGroup):
         return GroupListing(group_id, "consumer", group.state, CONSUMER_TYPE)
     if group is None:
-        return GroupListing(group_id, "", EMPTY, CLASSIC_TYPE)
+        return GroupListing(group_id, "", ClassicState.EMPTY.value, CLASSIC_TYPE)
     return GroupListing(group_id, group.protocol_type, group.state.value, CLASSIC_TYPE)

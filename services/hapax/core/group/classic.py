@@ -20,10 +20,11 @@ KIP-814 (skipAssignment), and the behaviour of Kafka's group coordinator where t
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.deadlines import Deadline, Deadlines
+from hapax.core.group.descriptions import ClassicDescription, DescribedClassicMember
 from hapax.core.group.roster import SESSION, Member, member_value
 from hapax.core.group.rounds import (
     ASSIGNMENTS,
@@ -75,23 +76,6 @@ _APPEND_REFUSALS: Final = {
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
 """The append's error -> the one that a group's member understands."""
-
-
-class DescribedMember(NamedTuple):
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    metadata: bytes
-    assignment: bytes
-
-
-class Description(NamedTuple):
-    state: ClassicState
-    protocol_type: str
-    protocol: str
-    """Empty unless the group is stable, as are the members' metadata and assignments: a round may change them."""
-    members: tuple[DescribedMember, ...]
 
 
 class ClassicGroup(Rounds):
@@ -377,12 +361,12 @@ class ClassicGroup(Rounds):
             known = self._known_topics = (self._subscriptions, None if found is None else frozenset(found))
         return known[1]
 
-    def describe(self) -> Description:
+    def describe(self) -> ClassicDescription:
         stable = self._state is ClassicState.STABLE
-        return Description(
-            self._state, self._roster.protocol_type, (self._protocol or "") if stable else "",
+        return ClassicDescription(
+            self._state.value, self._roster.protocol_type, (self._protocol or "") if stable else "",
             tuple(
-                DescribedMember(
+                DescribedClassicMember(
                     member.member_id, member.instance_id, member.client_id, member.client_host,
                     member.metadata(self._protocol) if stable else b"", member.assignment if stable else b"",
                 )

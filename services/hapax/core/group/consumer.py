@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Final
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group import expressions
@@ -32,6 +32,7 @@ from hapax.core.group.consumer_requests import (
 )
 from hapax.core.group.consumer_state import ConsumerState, Draft, Subscription, subscription_of
 from hapax.core.group.deadlines import Deadline, Deadlines
+from hapax.core.group.descriptions import ConsumerDescription, DescribedConsumer
 from hapax.core.group.reconciliation import STABLE, UNREVOKED, Current, Goal, reconcile
 from hapax.core.group.values import (
     NO_MEMBER,
@@ -71,24 +72,6 @@ RETRY_MS: Final = 1_000
 """A timer whose write was refused is due again after this."""
 FIRST_VERSION_WITH_MEMBER_EPOCHS: Final = 9
 """Of OffsetCommit."""
-
-
-class MemberDescription(NamedTuple):
-    member_id: str
-    value: MemberValue
-    epoch: int
-    assigned: Partitions
-    """With those that it has still to give up."""
-    target: Partitions
-
-
-class GroupDescription(NamedTuple):
-    state: str
-    """Empty, Assigning, Reconciling or Stable."""
-    epoch: int
-    target_epoch: int
-    assignor: str
-    members: tuple[MemberDescription, ...]
 
 
 @dataclass(slots=True)
@@ -281,12 +264,12 @@ class ConsumerGroup:
         """Names of all topics that a member subscribes to, by name or by a resolved expression."""
         return frozenset(_names(self._state))
 
-    def describe(self) -> GroupDescription:
+    def describe(self) -> ConsumerDescription:
         state = self._state
-        return GroupDescription(
+        return ConsumerDescription(
             self.state, state.epoch, state.target_epoch, self._assignor(state),
             tuple(
-                MemberDescription(
+                DescribedConsumer(
                     member_id, value, state.current(member_id).epoch, state.current(member_id).holds(),
                     state.targets.get(member_id, NO_PARTITIONS),
                 )
