@@ -75,7 +75,10 @@ class Engine:
         self.ready: asyncio.Future[None] | None = None
         """Resolves when the producer is initialised; None if no caller waits for it."""
         self.outcome: asyncio.Future[Committed] | None = None
-        """Resolves when the transaction that is being ended has ended."""
+        """Resolves when the transaction that is being ended has ended. Kept until a caller has learnt it or the next
+        transaction begins, because the caller that waited may have been cancelled or may have run out of time."""
+        self.committing = False
+        """Whether `outcome` is a commit's, or else an abort's."""
         self.token: CommitToken | None = None
         """The token of the running commit."""
         self.metrics = Metrics()
@@ -177,9 +180,8 @@ class Engine:
             error = from_trouble(effect.trouble, maybe_written=doubt, transactional=self._id is not None)
             self.settle(_content(effect.batch), error)
         elif isinstance(effect, Ended):
-            outcome, self.outcome = self.outcome, None
-            if outcome is not None and not outcome.done():
-                outcome.set_result(self._committed)
+            if self.outcome is not None and not self.outcome.done():
+                self.outcome.set_result(self._committed)
         elif isinstance(effect, RequestProducerId):
             self._spawn(self._initialize(effect.current))
         elif isinstance(effect, RequestAddPartitions):
@@ -211,6 +213,20 @@ class Engine:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._flushers.append(done)
             await done
+
+    def end(self, *, commit: bool) -> bool:
+        """Call after the machine's `commit` or `abort`. Returns whether the transaction has ended already, because
+        there was nothing to decide. Otherwise `outcome` tells."""
+        if self.outcome is not None and not self.outcome.done():  # of a commit that has failed just now
+            self.outcome.set_exception(self.error())
+            self.outcome.exception()
+        self.committing = commit
+        self.outcome = outcome = asyncio.get_running_loop().create_future()
+        self.pump()
+        if outcome.done() and outcome.exception() is None:
+            self.outcome = None
+            return True
+        return False
 
     # --- the coordinators -------------------------------------------------------------------------------------
 

@@ -1,0 +1,23 @@
+"""Bugs about outcomes that come too late, or never, and about calls that end early."""
+
+from __future__ import annotations
+
+from hapax_mutants.mutant import Mutant, unit
+
+_DECIDING = unit("client/test_deciding.py")
+
+MUTANTS = (
+    Mutant(
+        "a decision that comes after the commit's time-out is forgotten", "an unknown outcome can be learnt",
+        "client/engine.py",
+        "                self.outcome.set_result(self._committed)\n",
+        "                self.outcome.set_result(self._committed)\n                self.outcome = None\n",
+        (_DECIDING,),
+    ),
+    Mutant(
+        "a commit takes an abort's outcome for its own", "an unknown outcome can be learnt", "client/producer.py",
+        "        if engine.outcome is None or not engine.committing:\n",
+        "        if engine.outcome is None:\n",
+        (_DECIDING,),
+    ),
+)
