@@ -5,6 +5,7 @@ from __future__ import annotations
 from hapax_mutants.mutant import Mutant, unit
 
 _DECIDING = unit("client/test_deciding.py")
+_FETCHING = unit("client/test_fetching.py")
 
 MUTANTS = (
     Mutant(
@@ -19,5 +20,12 @@ MUTANTS = (
         "        if engine.outcome is None or not engine.committing:\n",
         "        if engine.outcome is None:\n",
         (_DECIDING,),
+    ),
+    Mutant(
+        "a lookup of positions counts on its partitions", "a partition that is given up fails no other",
+        "client/fetcher.py",
+        "        partitions = [each for each in partitions if self._lacks_position(each)]",
+        "        partitions = list(partitions)",
+        (_FETCHING,),
     ),
 )

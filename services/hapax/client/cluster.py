@@ -113,11 +113,11 @@ class ClusterClient:
         ]
 
     async def close(self) -> None:
-        """Calls that still wait raise WrongState and open no further connections."""
+        """Calls that still wait raise WrongState and open no further connections. All connections are closed, even if
+        this call is cancelled."""
         self._closed = True
         for each in self._tasks:
             each.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         _settle(self._rounds)
         for task in self._peers.values():
             if task.done() and not task.cancelled() and task.exception() is None:
@@ -125,14 +125,19 @@ class ClusterClient:
             else:
                 task.cancel()
         self._peers.clear()
+        ending: list[asyncio.Future[Any]] = [*self._tasks]
         if self._addresses is not None:
             self._addresses.cancel()
-            await asyncio.gather(self._addresses, return_exceptions=True)
+            ending.append(self._addresses)
         if self._metadata_peer is not None:
             self._metadata_peer.close()
-        for channel in self._rpc.values():
-            await channel.close()
-        self._rpc.clear()
+        try:
+            await asyncio.gather(*ending, return_exceptions=True)
+        finally:
+            channels = list(self._rpc.values())
+            self._rpc.clear()
+            for channel in channels:
+                await channel.close()
 
     def now(self) -> int:
         return self.ports.clock.monotonic_ms()

@@ -107,11 +107,13 @@ class Engine:
         for task in list(self._tasks):
             task.cancel()
         self._settle_all("the producer is closed")
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.leaders_moved in self.cluster.listeners:
             self.cluster.listeners.remove(self.leaders_moved)
-        if self._owns_cluster:
-            await self.cluster.close()
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:
+            if self._owns_cluster:
+                await self.cluster.close()
 
     def error(self) -> HapaxError:
         """The reason why the machine refuses a call."""

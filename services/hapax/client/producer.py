@@ -116,8 +116,8 @@ class Producer:
         return self
 
     async def close(self) -> None:
-        """Sends all waiting records (but aborts an open transaction), then disconnects. Never raises for failed
-        records: their futures and `flush()` report those."""
+        """Sends all waiting records (but aborts an open transaction), then disconnects, even if this call is cancelled.
+        Never raises for failed records: their futures and `flush()` report those."""
         if self._engine.closed or not self._started:
             return
         try:
@@ -126,7 +126,8 @@ class Producer:
             await self.flush()
         except HapaxError as error:
             log.warning("closing with a failure: %s", error)
-        await self._engine.stop()
+        finally:
+            await self._engine.stop()
 
     async def __aenter__(self) -> Self:
         return await self.start()

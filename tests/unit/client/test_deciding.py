@@ -163,3 +163,16 @@ async def test_the_next_transaction_may_begin_before_the_last_ones_waiter_has_le
     assert await committing == Committed()
     await world.producer.abort()
     await world.producer.close()
+
+
+async def test_a_producer_whose_close_is_cancelled_is_closed(world: World) -> None:
+    await world.write()
+    closing = asyncio.ensure_future(world.producer.close())
+    assert not (await world.coordinator.asked.get()).committed
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert world.producer._engine.closed and not world.producer._engine._tasks
+    assert not world.listeners
+    with pytest.raises(WrongState, match="closed"):
+        world.producer.begin()
