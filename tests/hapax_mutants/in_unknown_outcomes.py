@@ -6,6 +6,7 @@ from hapax_mutants.mutant import Mutant, unit
 
 _DECIDING = unit("client/test_deciding.py")
 _FETCHING = unit("client/test_fetching.py")
+_REGISTRATION = unit("runtime/test_registration.py")
 
 MUTANTS = (
     Mutant(
@@ -27,5 +28,18 @@ MUTANTS = (
         "        partitions = [each for each in partitions if self._lacks_position(each)]",
         "        partitions = list(partitions)",
         (_FETCHING,),
+    ),
+    Mutant(
+        "a standing whose outcome is unknown counts as not written", "rule 25", "runtime/registration.py",
+        "        while self.record.standing != self._standing or not self._written:\n",
+        "        while self.record.standing != self._standing:\n",
+        (_REGISTRATION,),
+    ),
+    Mutant(
+        "a delayed write replaces a newer standing", "every write to etcd compares a revision",
+        "runtime/registration.py",
+        "                    [Compare(self._key, \"mod_revision\", self._revision)],\n",
+        "                    [self.fence()],\n",
+        (_REGISTRATION,),
     ),
 )
