@@ -5,6 +5,7 @@ from __future__ import annotations
 from hapax_mutants.mutant import Mutant, unit
 
 _DECIDING = unit("client/test_deciding.py")
+_DISK = unit("runtime/test_disk.py")
 _FETCHING = unit("client/test_fetching.py")
 _REGISTRATION = unit("runtime/test_registration.py")
 
@@ -41,5 +42,11 @@ MUTANTS = (
         "                    [Compare(self._key, \"mod_revision\", self._revision)],\n",
         "                    [self.fence()],\n",
         (_REGISTRATION,),
+    ),
+    Mutant(
+        "a failed sync is forgotten with its caller", "rule 13", "runtime/disk.py",
+        "                self._sync_failure = error\n",
+        "                pass\n",
+        (_DISK,),
     ),
 )
