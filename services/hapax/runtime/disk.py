@@ -239,7 +239,7 @@ class RealDisk(RealFolder):
         await self.sync_all([file.fd for file in files])
 
     async def sync_all(self, fds: Sequence[int]) -> None:
-        """fdatasync of open files, off the loop. Raises OSError, also if an earlier sync has failed: the kernel reports a
+        """fdatasync of open files, off the loop. Raises OSError, also if an earlier sync failed: the kernel reports a
         failure only once, and the caller of that sync may have been cancelled before."""
         self._check_synced()
         await self.off_loop(self._sync_in_thread, fds)
