@@ -78,6 +78,13 @@ MUTANTS: Final = (
         (_CLOSING,),
     ),
     Mutant(
+        "a client follows an address to another cluster", "rule 22: addresses are given out again",
+        "client/cluster.py",
+        "            await self._check_cluster(peer)\n",
+        "",
+        (unit("client/test_other_cluster.py"),),
+    ),
+    Mutant(
         "an abort whose answer was lost aborts the next transaction", "rule 9: a marker decides one transaction",
         "client/admin.py",
         "            meant, tried = producer.transaction_start_offset, True\n",

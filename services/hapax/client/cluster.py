@@ -333,11 +333,26 @@ class ClusterClient:
             request_timeout_ms=self.options["request.timeout.ms"],
             connect_timeout_ms=timeout_ms if at_most_ms is None else min(timeout_ms, at_most_ms),
         )
-        if self._closed:  # while this caller waited
+        try:
+            self._check_open()  # it may have been closed while this caller waited
+            await self._check_cluster(peer)
+        except BaseException:
             peer.close()
-            self._check_open()
+            raise
         self.transaction_version = peer.capabilities.features.get("transaction.version", 0)
         return peer
+
+    async def _check_cluster(self, peer: Peer) -> None:
+        """Addresses are given out again, and requests name topics, groups and transactional ids that another cluster
+        may have, too. So once this client knows its cluster, each connection begins with this question. Raises
+        PeerError, WrongState."""
+        if self.cluster_id is None:
+            return
+        answer = await peer.call(self._metadata_request([], False), timeout_ms=min(
+            self.options["request.timeout.ms"], self.options["socket.connection.setup.timeout.ms"]))
+        self._check_open()
+        if answer.cluster_id not in (None, self.cluster_id):
+            raise PeerError(f"{peer.address} belongs to cluster {answer.cluster_id} now, not to {self.cluster_id}")
 
     def open_peer(self, node_id: int, purpose: Purpose = "data") -> Peer | None:
         """The connection, if it is already open."""
