@@ -27,6 +27,13 @@ MUTANTS: Final = (
         (_CHANNELS,),
     ),
     Mutant(
+        "a call that is too large for a frame ends its connection", "other calls fail with it, each time it is repeated",
+        "runtime/rpc_frames.py",
+        "        if len(request) > _LARGEST:\n",
+        "        if False:\n",
+        (unit("runtime/test_rpc.py"),),
+    ),
+    Mutant(
         "a change that found no controller is taken for done", "a failure is told", "client/admin.py",
         "            except RpcError:\n                in_doubt = True\n",
         "            except (RpcError, RetriableError):\n                in_doubt = True\n",

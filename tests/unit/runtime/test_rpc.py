@@ -54,6 +54,21 @@ async def test_calls_are_answered_each_with_its_own_answer(world: World) -> None
     assert await asyncio.gather(*(channel.call(ECHO, r, 10) for r in requests)) == requests
 
 
+@pytest.mark.parametrize("side", ["request", "answer"])
+async def test_a_message_that_is_too_large_disturbs_no_other_call(world: World, side: str) -> None:
+    async def answer(request: bytes, peer: RpcPeer) -> bytes:
+        return bytes(33 << 20)
+
+    world.service.handlers["/t.Service/Large"] = answer
+    channel = world.channel(world.server)
+    other = asyncio.ensure_future(channel.call(HANG, b"", 30))
+    await world.service.entered.wait()
+    method, request = (ECHO, bytes(33 << 20)) if side == "request" else ("/t.Service/Large", b"")
+    assert (await failure(channel, method, request, timeout=30)).status == "RESOURCE_EXHAUSTED"
+    world.service.let_go.set()
+    assert await other == b"done"
+
+
 async def test_what_a_handler_raises_reaches_the_caller(
     world: World, caplog: pytest.LogCaptureFixture, task_failures: Counter[str]
 ) -> None:
