@@ -27,7 +27,7 @@ MUTANTS: Final = (
         (_CHANNELS,),
     ),
     Mutant(
-        "a call that is too large for a frame ends its connection", "other calls fail with it, each time it is repeated",
+        "a call that is too large for a frame ends its connection", "other calls fail with it, each time",
         "runtime/rpc_frames.py",
         "        if len(request) > _LARGEST:\n",
         "        if False:\n",
