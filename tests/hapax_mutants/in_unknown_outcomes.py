@@ -49,4 +49,10 @@ MUTANTS = (
         "                pass\n",
         (_DISK,),
     ),
+    Mutant(
+        "groups of a coordinator that has just begun are not listed", "rule 11", "client/groups.py",
+        "        addresses, _ = await self._cluster.rpc_addresses(fresh=True)",
+        "        addresses, _ = await self._cluster.rpc_addresses()",
+        (unit("client/test_coordinators.py"),),
+    ),
 )

@@ -385,7 +385,7 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         await self._cluster.refreshed(self._timeout)
         addresses: dict[int, str] = {}
         with contextlib.suppress(NotHapaxError):
-            addresses, _ = await self._cluster.rpc_addresses()
+            addresses, _ = await self._cluster.rpc_addresses(fresh=True)
         return ClusterInfo(
             self._cluster.cluster_id or "",
             self._cluster.controller_id,

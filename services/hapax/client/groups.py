@@ -174,7 +174,7 @@ class GroupAdmin(OffsetAdmin):
     ) -> list[tuple[int, bytes]]:
         """(node, answer) of all live coordinators; `partial`: of those that answer. Raises RetriableError,
         NotHapaxError, RpcError."""
-        addresses, _ = await self._cluster.rpc_addresses()
+        addresses, _ = await self._cluster.rpc_addresses(fresh=True)  # a new node may have shards already
         nodes = [node for node in sorted(addresses) if node in COORDINATORS]
         if not nodes and not partial:
             raise from_code(ErrorCode.COORDINATOR_NOT_AVAILABLE, "finding the coordinators")
