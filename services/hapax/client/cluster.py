@@ -253,7 +253,7 @@ class ClusterClient:
         response = await self._from_any_node(lambda: self._metadata_request(names, create), _QUESTION_MS)
         self.nodes = {b.node_id: (b.host, b.port) for b in response.brokers}
         self.controller_id = response.controller_id
-        self.cluster_id = response.cluster_id
+        self.cluster_id = response.cluster_id or self.cluster_id
         found = {}
         for answer in response.topics:
             self.topic_errors[answer.name] = answer.error_code
@@ -324,6 +324,8 @@ class ClusterClient:
         """`at_most_ms`: limit for a node that another node can replace. A machine that cannot be reached does not
         refuse the connection, so the attempt would wait for the whole time-out."""
         timeout_ms: int = self.options["socket.connection.setup.timeout.ms"]
+        if at_most_ms is not None:
+            timeout_ms = min(timeout_ms, at_most_ms)
         self._check_open()
         peer = await Peer.connect(
             self.ports.network,
@@ -331,25 +333,24 @@ class ClusterClient:
             port,
             client_id=self.options["client.id"],
             request_timeout_ms=self.options["request.timeout.ms"],
-            connect_timeout_ms=timeout_ms if at_most_ms is None else min(timeout_ms, at_most_ms),
+            connect_timeout_ms=timeout_ms,
         )
         try:
             self._check_open()  # it may have been closed while this caller waited
-            await self._check_cluster(peer)
+            await self._check_cluster(peer, timeout_ms)
         except BaseException:
             peer.close()
             raise
         self.transaction_version = peer.capabilities.features.get("transaction.version", 0)
         return peer
 
-    async def _check_cluster(self, peer: Peer) -> None:
+    async def _check_cluster(self, peer: Peer, timeout_ms: int) -> None:
         """Addresses are given out again, and requests name topics, groups and transactional ids that another cluster
         may have, too. So once this client knows its cluster, each connection begins with this question. Raises
         PeerError, WrongState."""
         if self.cluster_id is None:
             return
-        answer = await peer.call(self._metadata_request([], False), timeout_ms=min(
-            self.options["request.timeout.ms"], self.options["socket.connection.setup.timeout.ms"]))
+        answer = await peer.call(self._metadata_request([], False), timeout_ms=timeout_ms)
         self._check_open()
         if answer.cluster_id not in (None, self.cluster_id):
             raise PeerError(f"{peer.address} belongs to cluster {answer.cluster_id} now, not to {self.cluster_id}")

@@ -25,6 +25,8 @@ class Node:
     async def call(self, request: object, *, timeout_ms: int | None = None) -> Any:
         if self.closed:
             raise PeerClosed("closed")
+        assert timeout_ms is not None
+        self.network.patience_ms.append(timeout_ms)
         brokers = [SimpleNamespace(node_id=number, host="node", port=9000 + number) for number in (0, 1)]
         return SimpleNamespace(
             brokers=brokers, controller_id=0, cluster_id=self.network.clusters[self.address], topics=[])
@@ -38,6 +40,8 @@ class Network:
         self.clusters: dict[str, str | None] = {"node:9000": "one", "node:9001": "one"}
         """By address."""
         self.opened: list[Node] = []
+        self.patience_ms: list[int] = []
+        """With each question."""
 
     async def connect(self, network: object, host: str, port: int, **_: object) -> Node:
         self.opened.append(Node(self, f"{host}:{port}"))
@@ -68,6 +72,7 @@ async def test_metadata_of_another_cluster_is_not_taken(network: Network) -> Non
         network.opened[-1].close()
     assert all(node.closed for node in network.opened)
     assert {node.address for node in network.opened} == {"node:9000", "node:9001"}
+    assert max(network.patience_ms) == 1500, "a node that stands still is replaced by another one"
 
 
 async def test_a_client_without_a_node_of_its_cluster_says_why(network: Network) -> None:
