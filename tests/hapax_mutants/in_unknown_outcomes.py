@@ -7,6 +7,7 @@ from hapax_mutants.mutant import Mutant, unit
 _DECIDING = unit("client/test_deciding.py")
 _DISK = unit("runtime/test_disk.py")
 _FETCHING = unit("client/test_fetching.py")
+_SENDER = unit("client/test_sender.py")
 _REGISTRATION = unit("runtime/test_registration.py")
 
 MUTANTS = (
@@ -54,5 +55,18 @@ MUTANTS = (
         "        addresses, _ = await self._cluster.rpc_addresses(fresh=True)",
         "        addresses, _ = await self._cluster.rpc_addresses()",
         (unit("client/test_coordinators.py"),),
+    ),
+    Mutant(
+        "flush waits for what is sent after it", "a hang", "client/engine.py",
+        "        while self._flushers and self._flushers[0][0] < first:\n",
+        "        while self._flushers and first == math.inf:\n",
+        (_SENDER,),
+    ),
+    Mutant(
+        "flush returns while a batch is in flight whose time is over", "an unknown outcome can be learnt",
+        "client/engine.py",
+        "            if not effect.batch.in_flight:\n                self._unsettled.pop(effect.batch, None)\n",
+        "            self._unsettled.pop(effect.batch, None)\n",
+        (_SENDER,),
     ),
 )

@@ -386,7 +386,7 @@ class ClusterClient:
             self.refresh_soon()
             raise
         except asyncio.CancelledError:
-            if task.cancelled():
+            if task.cancelled() and not _is_cancelled():
                 raise PeerError(f"node {node_id} takes no connection, and others have taken over") from None
             raise
 
@@ -459,7 +459,7 @@ class ClusterClient:
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
-            if asking.cancelled():  # cancelled with the client, not with this caller
+            if asking.cancelled() and not _is_cancelled():  # with the client
                 self._check_open()
             raise
 
@@ -533,6 +533,12 @@ class ClusterClient:
             if self.now() + pause * 1000 > deadline:
                 raise failure
             await asyncio.sleep(pause)
+
+
+def _is_cancelled() -> bool:
+    """Whether the calling task itself was asked to end, and not only what it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _settle(rounds: list[asyncio.Future[None]]) -> None:

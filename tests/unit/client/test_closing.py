@@ -12,6 +12,7 @@ from hapax.client.consumer import Consumer
 from hapax.client.environment import RealPorts
 from hapax.client.errors import WrongState
 from hapax.client.settings import Options
+from hapax.wire.peer import PeerError
 
 
 class MuteNode:
@@ -151,3 +152,21 @@ async def test_a_client_whose_close_is_cancelled_keeps_no_connection(node: MuteN
     async with asyncio.timeout(10):
         await node.none_open.wait()
     await asyncio.gather(connecting, return_exceptions=True)
+
+
+async def test_a_caller_that_is_cancelled_while_its_connection_is_given_up_is_cancelled(node: MuteNode) -> None:
+    """Another answer would let it go on, and its time-out would have no effect."""
+    cluster = await client_of(node)
+    cluster.nodes = {0: cluster.options["bootstrap.servers"][0]}
+    connecting = asyncio.ensure_future(cluster.peer(0))
+    await node.accepted.wait()
+    cluster.give_up_connecting(0, "data")
+    connecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
+    waiting = asyncio.ensure_future(cluster.peer(0))
+    await asyncio.sleep(0)
+    cluster.give_up_connecting(0, "data")
+    with pytest.raises(PeerError, match="others have taken over"):
+        await waiting
+    await cluster.close()
