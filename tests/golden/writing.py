@@ -289,7 +289,7 @@ def etcd_values() -> Iterator[tuple[str, bytes]]:
     where = TopicIdPartition(FLIGHTS, PartitionIndex(0))
     yield keys.pid_lease("loader/1"), etcd.PidLeaseRecord(
         "loader/1", ProducerId(3_000), ProducerEpoch(2), "loader on a", T0, T0 + 600_000, (where,), {where: 336_776},
-        (ProducerId(2_998), ProducerId(2_999)),
+        (ProducerId(2_998), ProducerId(2_999)), bytes(range(16)),
     ).encode()
     for policy in (
         etcd.PolicyRecord("loader", "", ("flights", "delays-*"), 5_000, "2026-01-01T00:00:00Z", "uid-1", "team/loader"),

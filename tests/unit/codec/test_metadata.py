@@ -61,7 +61,8 @@ RECORDS = [
     ThrottleRecord(10_000_000, 1_700_000_000_000),
     PidCounterRecord(ProducerId(2**62)),
     PidLeaseRecord("a/b ü", ProducerId(5), ProducerEpoch(2), "host", 1, 2, (PARTITION,), {PARTITION: 2**40}),
-    PidLeaseRecord("counted", NO_PRODUCER_ID, ProducerEpoch(2), "", 1, 2, (), {}, (ProducerId(5), ProducerId(9))),
+    PidLeaseRecord("counted", NO_PRODUCER_ID, ProducerEpoch(2), "", 1, 2, (), {}, (ProducerId(5), ProducerId(9)),
+                   bytes(16)),
     ControllerRecord(NodeId(300), "h:1", RegistrationEpoch(3)),
     PolicyRecord("", "team-", ("a", "b-*"), 5000, "2026-01-01T00:00:00Z", "uid", "team/loader"),
 ]
