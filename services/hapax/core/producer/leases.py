@@ -104,8 +104,8 @@ def check_duration(expire_ms: int, max_expire_ms: int) -> None:
 
 def repeats(lease: Lease, request: LeaseRequest, now_ms: int) -> bool:
     """Whether this very call took the lease, which its caller has not heard. Taken again, it would be refused by itself
-    where it is to fence no holder. And a first attempt that arrives after the second one would fence its own caller, who
-    writes already."""
+    where it is to fence no holder. And a first attempt that arrives after the second one would fence its own caller,
+    who writes already."""
     return (
         bool(request.call_id) and request.call_id == lease.call_id and not request.resumes
         and not lease.rests and not lease.closing and lease.expires_at_ms > now_ms)
