@@ -69,4 +69,10 @@ MUTANTS = (
         "            self._unsettled.pop(effect.batch, None)\n",
         (_SENDER,),
     ),
+    Mutant(
+        "a member of etcd that has another IP address is not found in time", "a hang", "runtime/etcd.py",
+        "        if endpoint in self._endpoints and too_old and",
+        "        if endpoint not in self._endpoints and too_old and",
+        (unit("runtime/test_etcd_names.py"),),
+    ),
 )

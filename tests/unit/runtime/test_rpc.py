@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
-import struct
 import subprocess
 import sys
 from collections import Counter
@@ -31,6 +29,7 @@ from hapax.runtime.ports import (
     RpcPeer,
 )
 from hapax.runtime.rpc import CLUSTER_KEY, CODES, EXCHANGE, HEALTH_CHECK, RpcIdentity, peer_of, status_of
+from unit.runtime.name_server import Names
 from unit.runtime.rpc_world import ECHO, FAIL, HANG, NAMED, REFUSE, WHO, Service, World, failure
 
 LARGE = [("grpc.max_receive_message_length", 32 << 20), ("grpc.max_send_message_length", 32 << 20)]
@@ -224,31 +223,6 @@ async def test_listeners_on_ipv6() -> None:
         assert await channel.call(ECHO, b"six", 5) == b"six"
         await channel.close()
         await server.close()
-
-
-class Names(asyncio.DatagramProtocol):
-    """A name server: each name has `address`, or does not exist."""
-
-    def __init__(self) -> None:
-        self.address = ""
-        self.port = 0
-
-    def connection_made(self, transport: asyncio.DatagramTransport) -> None:
-        self._transport = transport
-        self.port = transport.get_extra_info("sockname")[1]
-
-    def datagram_received(self, data: bytes, peer: tuple[str, int]) -> None:
-        end = data.index(0, 12) + 5
-        kind = int.from_bytes(data[end - 4 : end - 2], "big")
-        found = b""
-        if self.address and kind == 1:
-            found = b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 1, 4) + socket.inet_aton(self.address)
-        flags = 0x8580 if self.address else 0x8583
-        head = data[:2] + struct.pack(">HHHHH", flags, 1, 1 if found else 0, 0, 0)
-        self._transport.sendto(head + data[12:end] + found, peer)
-
-    def close(self) -> None:
-        self._transport.close()
 
 
 @pytest.mark.parametrize("form", ["stream", "public"])
