@@ -408,7 +408,10 @@ class Reconciler:
             producer_id, _ = await identities.ensure(resource.transactional_id)
             await self._note(resource, Note(
                 "Normal", "IdentityMade", f"{resource.transactional_id} has producer id {producer_id}"))
-        for fence in planned.fences:
+        for number, fence in enumerate(planned.fences):
+            # The former fence may have taken long: its coordinator may have been away.
+            if number and not await self._is_current(resource):
+                break
             await self._fence(identities, resource, fence, status)
         urgent = bool(planned.fences) or planned.intends
         conditions = planned.conditions

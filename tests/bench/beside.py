@@ -2,7 +2,8 @@
 
 A machine has other work, too, so only figures of the same minutes compare: the two trees take turns, each measurement
 in processes of its own, and who is first changes from turn to turn. The measurements are this tree's; services,
-connector and operator are each commit's own.
+connector and operator are each commit's own. A commit from before a package that a measurement imports cannot run it:
+there each of the two trees runs its own measurement of that name, and the figures of the same name are compared.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from bench.figures import ROOT
 
 _PACKAGES = ("services", "spark", "operator", "load")
+_MEASUREMENTS = "tests"
 _MORE_IS_BETTER = ("MB/s", "rows/s", "records/s", "requests/s", "logical s/CPU-s")
 
 
@@ -29,14 +31,16 @@ def compare(commit: str, names: list[str], turns: int) -> int:
         failed = []
         for name in names:
             print(f"{name}:", file=sys.stderr, flush=True)
+            own = not _imports(name, Path(folder))
             measured: dict[bool, list[dict[str, dict[str, object]]]] = {False: [], True: []}
             for turn in range(turns):
                 for other in (turn % 2 == 0, turn % 2 == 1):
-                    figures = _run(name, Path(folder) if other else ROOT, Path(folder) / "figures.jsonl")
+                    figures = _run(name, Path(folder) if other else ROOT, own)
                     measured[other].append(figures)
                     if not figures:
                         failed.append(f"{name}, {commit if other else 'this tree'}")
-            _print(commit, name, turns, _rows(measured[True], measured[False]))
+            how = f"{name}, each tree's own measurement" if own else name
+            _print(commit, how, turns, _rows(measured[True], measured[False]))
     for each in failed:
         print(f"ended with an error: {each}", file=sys.stderr)
     return 1 if failed else 0
@@ -44,22 +48,44 @@ def compare(commit: str, names: list[str], turns: int) -> int:
 
 def _unpack(commit: str, folder: Path) -> None:
     archive = folder / "tree.tar"
-    subprocess.run(["git", "archive", "--output", archive, commit, *_PACKAGES], cwd=ROOT, check=True)
+    subprocess.run(["git", "archive", "--output", archive, commit, *_PACKAGES, _MEASUREMENTS], cwd=ROOT, check=True)
     subprocess.run(["tar", "-xf", archive, "-C", folder], check=True)
     archive.unlink()
 
 
-def _run(name: str, tree: Path, figures: Path) -> dict[str, dict[str, object]]:
+def _path(tree: Path, measurements: Path) -> str:
+    return os.pathsep.join([*(str(tree / each) for each in _PACKAGES), str(measurements / _MEASUREMENTS)])
+
+
+def _imports(name: str, tree: Path) -> bool:
+    """Whether this tree's measurement can run with that tree's packages."""
+    tried = subprocess.run(
+        [sys.executable, "-c", f"import bench.bench_{name}"], cwd=tree, check=False, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": _path(tree, ROOT)},
+    )  # fmt: skip
+    if tried.returncode and "ImportError" not in tried.stderr and "ModuleNotFoundError" not in tried.stderr:
+        raise RuntimeError(tried.stderr)
+    return not tried.returncode
+
+
+def _run(name: str, tree: Path, own: bool) -> dict[str, dict[str, object]]:
     """The figures of one measurement by name; none where it ended with an error (a missed target is none)."""
-    figures.unlink(missing_ok=True)
-    path = os.pathsep.join([*(str(tree / each) for each in _PACKAGES), str(ROOT / "tests")])
-    code = subprocess.run(
-        [sys.executable, "-m", "bench", name], cwd=ROOT, check=False, stdout=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": path, "HAPAX_BENCH_FIGURES": str(figures)},
-    ).returncode  # fmt: skip
-    if not figures.exists():
-        return {}
-    found = [json.loads(line) for line in figures.read_text(encoding="utf-8").splitlines()]
+    measurements = tree if own else ROOT
+    # An older tree's measurements write to their own folder, whatever the setting says.
+    written = measurements / "build" / "bench.jsonl"
+    with tempfile.TemporaryDirectory(prefix="hapax-bench-") as folder:
+        figures = Path(folder) / "figures.jsonl"
+        if own and tree != ROOT:
+            written.unlink(missing_ok=True)
+        code = subprocess.run(
+            [sys.executable, "-m", "bench", name], cwd=measurements, check=False, stdout=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": _path(tree, measurements), "HAPAX_BENCH_FIGURES": str(figures)},
+        ).returncode  # fmt: skip
+        if not figures.exists() and own and tree != ROOT:
+            figures = written
+        if not figures.exists():
+            return {}
+        found = [json.loads(line) for line in figures.read_text(encoding="utf-8").splitlines()]
     return {} if code and all(each["ok"] for each in found) else {each["name"]: each for each in found}
 
 

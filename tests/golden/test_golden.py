@@ -21,12 +21,16 @@ from typer.testing import CliRunner
 from golden.versions import HERE, RECORDS, decoded, decoded_lines, metadata_of, versions
 from golden.writing import write_everything
 from hapax.cli.main import application
-from hapax.codec import internal_records, transaction_log
+from hapax.codec import internal_records, offsets_log, transaction_log
 from hapax.codec import metadata as etcd
 from hapax.codec.control import decode_control
+from hapax.codec.offsets_log import MembershipRecord
 from hapax.codec.snapshot import decode_snapshot
 from hapax.core.batch import BatchHeader
+from hapax.core.control import Control, Marker
+from hapax.core.group.machine import OffsetRecord
 from hapax.core.partition.machine import AbortedTransaction, PartitionMachine
+from hapax.core.partition.values import PartitionSnapshot
 from hapax.core.transaction.record import Delta, Transaction
 from hapax.log.config import LogConfig
 from hapax.log.recovery import Recovery, open_log
@@ -126,6 +130,28 @@ def transaction_log_of(version: Path) -> Iterator[Transaction | Delta]:
                         yield record
 
 
+def controls_of(version: Path) -> Iterator[Control]:
+    for file in version.glob("broker-0/*/*.log"):
+        for batch in walk(file):
+            assert isinstance(batch, Batch)
+            if batch.header.is_control:
+                yield decode_control(batch.data, batch.header)
+
+
+def offsets_log_of(version: Path) -> Iterator[Any]:
+    for file in version.glob("broker-0/__consumer_offsets-*/*.log"):
+        for batch in walk(file):
+            assert isinstance(batch, Batch)
+            if not batch.header.is_control:
+                for _, key, value in internal_records.decode_batch(batch.data, batch.header):
+                    yield offsets_log.decode_record(key, value)
+
+
+def snapshots_of(version: Path) -> Iterator[PartitionSnapshot]:
+    for file in version.glob("broker-0/*/*.snapshot"):
+        yield decode_snapshot(file.read_bytes(), int(file.stem))
+
+
 def fields_of(value: Any) -> Iterator[tuple[str, bool]]:
     """Of a record and of all that is in it: each field, and whether it holds anything but its default."""
     if dataclasses.is_dataclass(value):
@@ -165,6 +191,24 @@ def test_the_newest_holds_every_field_of_every_kind_of_key_of_the_metadata_store
     assert {kind for _, kind, _ in kept} == set(get_args(etcd.KeyKind)) - {"unknown"}
     assert {kind for _, kind, _ in kept} - set(RECORDS) == {"draining"}
     assert always_default(held for _, kind, held in kept if kind in RECORDS) == []
+
+
+def test_the_newest_holds_every_field_of_every_control_record() -> None:
+    records = list(controls_of(VERSIONS[-1]))
+    assert {type(record) for record in records} == set(get_args(Control))
+    assert {record.commit for record in records if isinstance(record, Marker)} == {True, False}
+    not_stored = ["Marker.first_offset", "Marker.transaction_version", "Marker.last_offset"]
+    assert always_default(records) == not_stored
+
+
+def test_the_newest_holds_every_field_of_an_offset() -> None:
+    records = list(offsets_log_of(VERSIONS[-1]))
+    assert {type(record) for record in records} == {OffsetRecord, MembershipRecord}
+    assert always_default(record for record in records if isinstance(record, OffsetRecord)) == []
+
+
+def test_the_newest_holds_every_field_of_a_snapshot() -> None:
+    assert always_default(snapshots_of(VERSIONS[-1])) == []
 
 
 def test_writing_yields_the_same_bytes(tmp_path: Path) -> None:

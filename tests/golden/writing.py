@@ -16,7 +16,7 @@ from hapax.codec import metadata as etcd
 from hapax.codec import offsets_log, transaction_log
 from hapax.codec.internal_records import KeyValue, encode_batch
 from hapax.codec.records import encode_records
-from hapax.core.control import Marker, ProducerExpiry, ProducerFence, ShardFence
+from hapax.core.control import LEASE_COUNTED, Marker, ProducerExpiry, ProducerFence, ShardFence
 from hapax.core.group.offsets import CommittedOffset, OffsetRecord
 from hapax.core.transaction.record import (
     CommittedToken,
@@ -121,8 +121,11 @@ def data(
 
 
 async def _flights(disk: RealDisk) -> PartitionWriter:
-    """Clients' records: plain, idempotent, committed, aborted, still open; a lease; two leaders; three segments."""
+    """Clients' records: plain, idempotent, committed, aborted, still open; a lease, and one that is counted and
+    forgotten; two leaders; three segments."""
     writer = PartitionWriter(disk, "flights", 0, FLIGHTS, SMALL)
+    writer.control(ProducerFence(2_990, 2, T0 + 1), T0)
+    writer.control(ProducerFence(2_990, 32_767, LEASE_COUNTED), T0 + 2)
     for i in range(12):
         writer.append(data((1_000, 0, 3 * i), [b"%03d" % i * 100] * 3, T0 + 1_000 * i))
         if i == 5:
@@ -136,6 +139,7 @@ async def _flights(disk: RealDisk) -> PartitionWriter:
     writer.control(ProducerFence(3_000, 2, T0 + 600_000), T0 + 20_100)
     writer.append(data((3_000, 2, 0), [b"leased"] * 4, T0 + 20_200))
     writer.control(ProducerExpiry(4, T0 + 20_300), T0 + 20_300)
+    writer.machine.sweep_dead()
     for i in range(10):
         writer.append(data((2_000, 5, 2 * i), [b"again %d" % i * 60] * 2, T0 + 21_000 + i, transactional=True))
     writer.control(Marker(2_000, 6, commit=False, coordinator_epoch=8, serial=2, shard=33), T0 + 22_000)
@@ -285,7 +289,7 @@ def etcd_values() -> Iterator[tuple[str, bytes]]:
     where = TopicIdPartition(FLIGHTS, PartitionIndex(0))
     yield keys.pid_lease("loader/1"), etcd.PidLeaseRecord(
         "loader/1", ProducerId(3_000), ProducerEpoch(2), "loader on a", T0, T0 + 600_000, (where,), {where: 336_776},
-        (ProducerId(2_998), ProducerId(2_999)),
+        (ProducerId(2_998), ProducerId(2_999)), bytes(range(16)),
     ).encode()
     for policy in (
         etcd.PolicyRecord("loader", "", ("flights", "delays-*"), 5_000, "2026-01-01T00:00:00Z", "uid-1", "team/loader"),

@@ -27,6 +27,13 @@ MUTANTS: Final = (
         (_CHANNELS,),
     ),
     Mutant(
+        "a call that is too large for a frame ends its connection", "other calls fail with it, each time",
+        "runtime/rpc_frames.py",
+        "        if len(request) > _LARGEST:\n",
+        "        if False:\n",
+        (unit("runtime/test_rpc.py"),),
+    ),
+    Mutant(
         "a change that found no controller is taken for done", "a failure is told", "client/admin.py",
         "            except RpcError:\n                in_doubt = True\n",
         "            except (RpcError, RetriableError):\n                in_doubt = True\n",
@@ -78,10 +85,17 @@ MUTANTS: Final = (
         (_CLOSING,),
     ),
     Mutant(
+        "a client follows an address to another cluster", "rule 22: addresses are given out again",
+        "client/cluster.py",
+        "            await self._check_cluster(peer, timeout_ms)\n",
+        "",
+        (unit("client/test_other_cluster.py"),),
+    ),
+    Mutant(
         "an abort whose answer was lost aborts the next transaction", "rule 9: a marker decides one transaction",
         "client/admin.py",
-        "            meant, tried = producer.transaction_start_offset, True\n",
-        "            tried = True\n",
+        "            meant = producer.transaction_start_offset\n",
+        "",
         (_ADMIN,),
     ),
     Mutant(

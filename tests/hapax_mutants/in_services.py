@@ -9,6 +9,19 @@ REPLICATED = "--brokers 3 --replication 3 --controllers 2 --hours 0.004 --faults
 
 MUTANTS = (
     Mutant(
+        "a lease is taken again by the call that has it", "a late first attempt fences its own caller", "pid/leases.py",
+        "                    if leases.repeats(before, request, now):\n",
+        "                    if False:\n",
+        (unit("pid/test_repeated_calls.py"),),
+    ),
+    Mutant(
+        "an unclean election whose answer was lost is not told", "records that may be lost are told of",
+        "controller/service.py",
+        "            self._unclean_elections.changed(partition)\n",
+        "",
+        (unit("controller/test_unclean.py"),),
+    ),
+    Mutant(
         "a call that names no cluster is taken", "rule 22", "runtime/rpc.py",
         "    if not named:\n        raise RpcError(",
         "    if not named:\n        return\n        raise RpcError(",

@@ -147,7 +147,7 @@ def routes(context: Context) -> APIRouter:
         try:
             answered = {
                 (each.kind, each.shard, each.owner): each
-                for each in await clients.call(lambda admin: admin.describe_shards())}
+                for each in await clients.call(lambda admin: admin.describe_shards(partial=True))}
         except HapaxError:
             answered = {}  # the owners are known from the metadata
         found = []

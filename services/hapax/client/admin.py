@@ -385,7 +385,7 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         await self._cluster.refreshed(self._timeout)
         addresses: dict[int, str] = {}
         with contextlib.suppress(NotHapaxError):
-            addresses, _ = await self._cluster.rpc_addresses()
+            addresses, _ = await self._cluster.rpc_addresses(fresh=True)
         return ClusterInfo(
             self._cluster.cluster_id or "",
             self._cluster.controller_id,
@@ -464,13 +464,16 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
                 return tried
             if meant not in (None, producer.transaction_start_offset):
                 return tried
-            meant, tried = producer.transaction_start_offset, True
-            await self._write_marker(partition, producer)
+            meant = producer.transaction_start_offset
+            (node_id,) = by_node(self._cluster, [partition])
+            leader = await self._cluster.peer(node_id)
+            tried = True  # from here on it may have been aborted by this call
+            await self._write_marker(leader, partition, producer)
             return True
 
         return await self._cluster.within(self._timeout, "aborting a transaction", attempt)
 
-    async def _write_marker(self, partition: TopicPartition, producer: ProducerInfo) -> None:
+    async def _write_marker(self, leader: Peer, partition: TopicPartition, producer: ProducerInfo) -> None:
         Message = messages.WriteTxnMarkersRequest
         Marker = Message.WritableTxnMarker
         request = Message(markers=[Marker(
@@ -480,8 +483,7 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
             topics=[Marker.WritableTxnMarkerTopic(name=partition.topic, partition_indexes=[partition.partition])],
             coordinator_epoch=producer.coordinator_epoch,
         )])
-        (node_id,) = by_node(self._cluster, [partition])
-        for marker in (await self._peer_call(node_id, request)).markers:
+        for marker in (await leader.call(request)).markers:
             for topic in marker.topics:
                 for answer in topic.partitions:
                     if answer.error_code:

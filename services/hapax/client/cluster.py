@@ -113,11 +113,11 @@ class ClusterClient:
         ]
 
     async def close(self) -> None:
-        """Calls that still wait raise WrongState and open no further connections."""
+        """Calls that still wait raise WrongState and open no further connections. All connections are closed, even if
+        this call is cancelled."""
         self._closed = True
         for each in self._tasks:
             each.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         _settle(self._rounds)
         for task in self._peers.values():
             if task.done() and not task.cancelled() and task.exception() is None:
@@ -125,14 +125,19 @@ class ClusterClient:
             else:
                 task.cancel()
         self._peers.clear()
+        ending: list[asyncio.Future[Any]] = [*self._tasks]
         if self._addresses is not None:
             self._addresses.cancel()
-            await asyncio.gather(self._addresses, return_exceptions=True)
+            ending.append(self._addresses)
         if self._metadata_peer is not None:
             self._metadata_peer.close()
-        for channel in self._rpc.values():
-            await channel.close()
-        self._rpc.clear()
+        try:
+            await asyncio.gather(*ending, return_exceptions=True)
+        finally:
+            channels = list(self._rpc.values())
+            self._rpc.clear()
+            for channel in channels:
+                await channel.close()
 
     def now(self) -> int:
         return self.ports.clock.monotonic_ms()
@@ -248,7 +253,7 @@ class ClusterClient:
         response = await self._from_any_node(lambda: self._metadata_request(names, create), _QUESTION_MS)
         self.nodes = {b.node_id: (b.host, b.port) for b in response.brokers}
         self.controller_id = response.controller_id
-        self.cluster_id = response.cluster_id
+        self.cluster_id = response.cluster_id or self.cluster_id
         found = {}
         for answer in response.topics:
             self.topic_errors[answer.name] = answer.error_code
@@ -319,6 +324,8 @@ class ClusterClient:
         """`at_most_ms`: limit for a node that another node can replace. A machine that cannot be reached does not
         refuse the connection, so the attempt would wait for the whole time-out."""
         timeout_ms: int = self.options["socket.connection.setup.timeout.ms"]
+        if at_most_ms is not None:
+            timeout_ms = min(timeout_ms, at_most_ms)
         self._check_open()
         peer = await Peer.connect(
             self.ports.network,
@@ -326,13 +333,27 @@ class ClusterClient:
             port,
             client_id=self.options["client.id"],
             request_timeout_ms=self.options["request.timeout.ms"],
-            connect_timeout_ms=timeout_ms if at_most_ms is None else min(timeout_ms, at_most_ms),
+            connect_timeout_ms=timeout_ms,
         )
-        if self._closed:  # while this caller waited
+        try:
+            self._check_open()  # it may have been closed while this caller waited
+            await self._check_cluster(peer, timeout_ms)
+        except BaseException:
             peer.close()
-            self._check_open()
+            raise
         self.transaction_version = peer.capabilities.features.get("transaction.version", 0)
         return peer
+
+    async def _check_cluster(self, peer: Peer, timeout_ms: int) -> None:
+        """Addresses are given out again, and requests name topics, groups and transactional ids that another cluster
+        may have, too. So once this client knows its cluster, each connection begins with this question. Raises
+        PeerError, WrongState."""
+        if self.cluster_id is None:
+            return
+        answer = await peer.call(self._metadata_request([], False), timeout_ms=timeout_ms)
+        self._check_open()
+        if answer.cluster_id not in (None, self.cluster_id):
+            raise PeerError(f"{peer.address} belongs to cluster {answer.cluster_id} now, not to {self.cluster_id}")
 
     def open_peer(self, node_id: int, purpose: Purpose = "data") -> Peer | None:
         """The connection, if it is already open."""
@@ -365,7 +386,7 @@ class ClusterClient:
             self.refresh_soon()
             raise
         except asyncio.CancelledError:
-            if task.cancelled():
+            if task.cancelled() and not _is_cancelled():
                 raise PeerError(f"node {node_id} takes no connection, and others have taken over") from None
             raise
 
@@ -438,7 +459,7 @@ class ClusterClient:
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
-            if asking.cancelled():  # cancelled with the client, not with this caller
+            if asking.cancelled() and not _is_cancelled():  # with the client
                 self._check_open()
             raise
 
@@ -512,6 +533,12 @@ class ClusterClient:
             if self.now() + pause * 1000 > deadline:
                 raise failure
             await asyncio.sleep(pause)
+
+
+def _is_cancelled() -> bool:
+    """Whether the calling task itself was asked to end, and not only what it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _settle(rounds: list[asyncio.Future[None]]) -> None:

@@ -36,11 +36,13 @@ class Connected:
         return self
 
     async def close(self) -> None:
-        """Disconnects. Closing twice is harmless."""
+        """Disconnects, even if this call is cancelled. Closing twice is harmless."""
         if self._started and not self._closed:
             self._closed = True
-            await self._before_close()
-            await self._cluster.close()
+            try:
+                await self._before_close()
+            finally:
+                await self._cluster.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()

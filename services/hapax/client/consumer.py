@@ -56,14 +56,15 @@ class Consumer(Connected):
 
     async def _before_close(self) -> None:
         """Commits positions as enable.auto.commit says."""
-        if self._auto is not None:
-            self._auto.cancel()
-            await asyncio.gather(self._auto, return_exceptions=True)
-            try:
+        try:
+            if self._auto is not None:
+                self._auto.cancel()
+                await asyncio.gather(self._auto, return_exceptions=True)
                 await self._commit()
-            except HapaxError as error:
-                log.warning("positions were not committed at close: %s", error)
-        await self._fetcher.close()
+        except HapaxError as error:
+            log.warning("positions were not committed at close: %s", error)
+        finally:
+            await self._fetcher.close()
 
     @property
     def metrics(self) -> Metrics:

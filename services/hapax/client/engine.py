@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import OrderedDict, deque
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -75,7 +76,10 @@ class Engine:
         self.ready: asyncio.Future[None] | None = None
         """Resolves when the producer is initialised; None if no caller waits for it."""
         self.outcome: asyncio.Future[Committed] | None = None
-        """Resolves when the transaction that is being ended has ended."""
+        """Resolves when the transaction that is being ended has ended. Kept until a caller has learnt it or the next
+        transaction begins, because the caller that waited may have been cancelled or may have run out of time."""
+        self.committing = False
+        """Whether `outcome` is a commit's, or else an abort's."""
         self.token: CommitToken | None = None
         """The token of the running commit."""
         self.metrics = Metrics()
@@ -89,7 +93,11 @@ class Engine:
         self._delivery_ms: int = options["delivery.timeout.ms"]
         self._committed = Committed()
         self._tasks: dict[asyncio.Task[None], None] = {}  # ordered, so that the simulator repeats histories exactly
-        self._flushers: list[asyncio.Future[None]] = []
+        self._enqueued = 0
+        self._unsettled: OrderedDict[Batch, int] = OrderedDict()
+        """Each with its number, in the order in which they were enqueued."""
+        self._flushers: deque[tuple[int, asyncio.Future[None]]] = deque()
+        """Each with the number of the last batch that it waits for."""
         self._pumping = self._again = False
         self._dispatching: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -104,11 +112,13 @@ class Engine:
         for task in list(self._tasks):
             task.cancel()
         self._settle_all("the producer is closed")
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.leaders_moved in self.cluster.listeners:
             self.cluster.listeners.remove(self.leaders_moved)
-        if self._owns_cluster:
-            await self.cluster.close()
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:
+            if self._owns_cluster:
+                await self.cluster.close()
 
     def error(self) -> HapaxError:
         """The reason why the machine refuses a call."""
@@ -131,6 +141,7 @@ class Engine:
             if waiting is not None and not waiting.done():
                 waiting.set_exception(WrongState(why))
                 waiting.exception()
+        self._unsettled.clear()
         self._wake_flushers()
 
     # --- carrying out -----------------------------------------------------------------------------------------
@@ -172,14 +183,16 @@ class Engine:
     def _carry_out(self, effect: Effect) -> None:
         if isinstance(effect, Delivered):
             self._report(effect)
+            self._unsettled.pop(effect.batch, None)
         elif isinstance(effect, Failed):
+            if not effect.batch.in_flight:
+                self._unsettled.pop(effect.batch, None)
             doubt = effect.maybe_written
             error = from_trouble(effect.trouble, maybe_written=doubt, transactional=self._id is not None)
             self.settle(_content(effect.batch), error)
         elif isinstance(effect, Ended):
-            outcome, self.outcome = self.outcome, None
-            if outcome is not None and not outcome.done():
-                outcome.set_result(self._committed)
+            if self.outcome is not None and not self.outcome.done():
+                self.outcome.set_result(self._committed)
         elif isinstance(effect, RequestProducerId):
             self._spawn(self._initialize(effect.current))
         elif isinstance(effect, RequestAddPartitions):
@@ -196,21 +209,35 @@ class Engine:
                     waiting.set_exception(self.error())
                     waiting.exception()
             self.drop_open(self.error())
-        if self._flushers and not machine.pending and not self.accumulator.open:
-            self._wake_flushers()
+        self._wake_flushers()
 
     def _wake_flushers(self) -> None:
-        flushers, self._flushers = self._flushers, []
-        for done in flushers:
+        first = next(iter(self._unsettled.values()), math.inf)
+        while self._flushers and self._flushers[0][0] < first:
+            _, done = self._flushers.popleft()
             if not done.done():
                 done.set_result(None)
 
     async def flushed(self) -> None:
-        """Waits until everything enqueued so far is settled."""
-        if self.machine.pending:
+        """Waits until everything enqueued so far is settled. What is enqueued later does not matter."""
+        if self._unsettled:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._flushers.append(done)
+            self._flushers.append((self._enqueued, done))
             await done
+
+    def end(self, *, commit: bool) -> bool:
+        """Call after the machine's `commit` or `abort`. Returns whether the transaction has ended already, because
+        there was nothing to decide. Otherwise `outcome` tells."""
+        if self.outcome is not None and not self.outcome.done():  # of a commit that has failed just now
+            self.outcome.set_exception(self.error())
+            self.outcome.exception()
+        self.committing = commit
+        self.outcome = outcome = asyncio.get_running_loop().create_future()
+        self.pump()
+        if outcome.done() and outcome.exception() is None:
+            self.outcome = None
+            return True
+        return False
 
     # --- the coordinators -------------------------------------------------------------------------------------
 
@@ -365,6 +392,8 @@ class Engine:
         except IllegalTransition as error:
             self.settle(content, self.error() if self.machine.trouble else WrongState(str(error)))
             return
+        self._enqueued += 1
+        self._unsettled[batch] = self._enqueued
         self._wake_at(deadline)
 
     # --- time -------------------------------------------------------------------------------------------------
@@ -394,6 +423,7 @@ class Engine:
 
     def delivered(self, batch: Batch, offset: Offset, timestamp: TimestampMs) -> None:
         self.machine.delivered(batch, offset, timestamp)
+        self._answered(batch)
         self.pump()
 
     def refused(self, batch: Batch, code: int, reason: str) -> ErrorKind:
@@ -411,7 +441,13 @@ class Engine:
         self.machine.unsent(batch, reason, Millis(self.cluster.now()))
         self._attempt_failed(batch)
 
+    def _answered(self, batch: Batch) -> None:
+        """The batch is not in flight any more. It is settled now if its owner has been told that its time is over."""
+        if batch.reported:
+            self._unsettled.pop(batch, None)
+
     def _attempt_failed(self, batch: Batch) -> None:
+        self._answered(batch)
         if not self.closed:
             pause = self.machine.options.pause_ms(batch.attempts) * self.cluster.ports.random.uniform(1.0, 1.2)
             self._wake_at(self.cluster.now() + math.ceil(pause))

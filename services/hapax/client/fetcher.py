@@ -311,9 +311,11 @@ class Fetcher:
         if self._closed:
             return
         self._forget_positions()
+        # Without those whose pause is over, because `take` wakes up at the first of these times.
+        self._retry_at = {p: at for p, at in self._retry_at.items() if at > now and p in self._readings}
         unknown: dict[str, list[TopicPartition]] = {}
         for partition, reading in self._readings.items():
-            waits = partition.topic in self._starting or self._retry_at.get(partition, 0) > now
+            waits = partition.topic in self._starting or partition in self._retry_at
             if reading.position is None and not waits:
                 unknown.setdefault(partition.topic, []).append(partition)
         for topic, partitions in unknown.items():
@@ -326,9 +328,8 @@ class Fetcher:
                 continue
             if reading.out_of_range or reading.made_again:
                 continue  # buffered records are returned first
-            if self._retry_at.get(partition, 0) > now:
+            if partition in self._retry_at:
                 continue
-            self._retry_at.pop(partition, None)
             leader = self._cluster.leader(partition)
             if leader is None or leader.node_id < 0:
                 self._later(partition)
@@ -379,6 +380,8 @@ class Fetcher:
         self._retry_at[partition] = self._cluster.now() + self._backoff.seconds() * 1000
 
     async def _start(self, partitions: list[TopicPartition]) -> None:
+        # The assignment may have changed since this task was made.
+        partitions = [each for each in partitions if self._lacks_position(each)]
         ways: dict[Begin, list[TopicPartition]] = {}
         for partition in partitions:
             reading = self._readings[partition]

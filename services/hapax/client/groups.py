@@ -126,13 +126,14 @@ class GroupAdmin(OffsetAdmin):
             raise from_code(answer.error, f"deleting offsets of group {group!r}", answer.reason)
         return int(answer.deleted)
 
-    async def describe_shards(self) -> list[ShardInfo]:
+    async def describe_shards(self, *, partial: bool = False) -> list[ShardInfo]:
         """The shards of all coordinators, as reported by their owners. Raises RetriableError if a coordinator does not
-        answer."""
+        answer; `partial`: its shards are left out instead."""
         from hapax.rpc.gen.hapax.v1 import groups_pb2 as pb
 
         async def attempt() -> list[ShardInfo]:
-            answers = await self._of_coordinators(_DESCRIBE_SHARDS, pb.DescribeShardsRequest().SerializeToString())
+            answers = await self._of_coordinators(
+                _DESCRIBE_SHARDS, pb.DescribeShardsRequest().SerializeToString(), partial=partial)
             return sorted(
                 ShardInfo(s.kind, s.shard, node, s.epoch, s.serving, s.loaded_records, s.entries)
                 for node, payload in answers for s in pb.DescribeShardsResponse.FromString(payload).shards)
@@ -168,16 +169,27 @@ class GroupAdmin(OffsetAdmin):
                 if left > 0 and count.counted_to < end.last_stable}
         return dict(sorted(lags.items()))
 
-    async def _of_coordinators(self, method: str, request: bytes) -> list[tuple[int, bytes]]:
-        """(node, answer) of all live coordinators. Raises RetriableError, NotHapaxError, RpcError."""
-        addresses, _ = await self._cluster.rpc_addresses()
+    async def _of_coordinators(
+        self, method: str, request: bytes, *, partial: bool = False
+    ) -> list[tuple[int, bytes]]:
+        """(node, answer) of all live coordinators; `partial`: of those that answer. Raises RetriableError,
+        NotHapaxError, RpcError."""
+        addresses, _ = await self._cluster.rpc_addresses(fresh=True)  # a new node may have shards already
         nodes = [node for node in sorted(addresses) if node in COORDINATORS]
-        if not nodes:
+        if not nodes and not partial:
             raise from_code(ErrorCode.COORDINATOR_NOT_AVAILABLE, "finding the coordinators")
         seconds = self._options["request.timeout.ms"] / 1000
-        answers = await asyncio.gather(*(
-            self._cluster.channel(addresses[node]).call(method, request, seconds) for node in nodes))
-        return list(zip(nodes, answers, strict=True))
+
+        async def ask(node: int) -> bytes | None:
+            try:
+                return await self._cluster.channel(addresses[node]).call(method, request, seconds)
+            except RpcError:
+                if partial:
+                    return None
+                raise
+
+        answers = await asyncio.gather(*map(ask, nodes))
+        return [(node, answer) for node, answer in zip(nodes, answers, strict=True) if answer is not None]
 
     async def _of_group(
         self, group: str, method: str, request: bytes, decode: Callable[[bytes], Any], doing: str,

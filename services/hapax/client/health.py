@@ -76,9 +76,9 @@ async def count(admin: Admin) -> Counts:
         controller = await admin.acting_controller()
     except HapaxError:
         controller = None
-    # Coordinators list only the shards that they own. Shards without an owner are found by comparison: a shard's log is
-    # the partition with its number.
-    serving = {(each.kind, each.shard) for each in await admin.describe_shards() if each.serving}
+    # Coordinators list only the shards that they own. Shards without an owner, or whose owner is silent, are found by
+    # comparison: a shard's log is the partition with its number.
+    serving = {(each.kind, each.shard) for each in await admin.describe_shards(partial=True) if each.serving}
     shards = sum(len(topic.partitions) for topic in topics if topic.name in (TXN_STATE_TOPIC, OFFSETS_TOPIC))
     return Counts(
         controller, len(brokers), [each.node_id for each in brokers if each.standing],

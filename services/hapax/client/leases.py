@@ -99,6 +99,7 @@ class Leases(Connected):
             expire_ms=expire_ms,
             holder=holder,
             unless_held=unless_held,
+            call_id=self._ports.random.randbytes(16),
         )
         if resume is not None:
             request.resume_producer_id, request.resume_generation = resume

@@ -116,8 +116,8 @@ class Producer:
         return self
 
     async def close(self) -> None:
-        """Sends all waiting records (but aborts an open transaction), then disconnects. Never raises for failed
-        records: their futures and `flush()` report those."""
+        """Sends all waiting records (but aborts an open transaction), then disconnects, even if this call is cancelled.
+        Never raises for failed records: their futures and `flush()` report those."""
         if self._engine.closed or not self._started:
             return
         try:
@@ -126,7 +126,8 @@ class Producer:
             await self.flush()
         except HapaxError as error:
             log.warning("closing with a failure: %s", error)
-        await self._engine.stop()
+        finally:
+            await self._engine.stop()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -246,9 +247,10 @@ class Producer:
     def begin(self) -> None:
         """Begins a transaction. Raises WrongState, FencedError, FatalError."""
         self._check_usable()
+        self._engine.pump()  # who waits for the last transaction's outcome gets it first
         with self._worded():
             self._machine.begin()
-        self._engine.failure = None
+        self._engine.failure = self._engine.outcome = None
 
     async def commit(self, token: CommitToken | None = None) -> Committed:
         """Sends all waiting records, then makes the whole transaction visible at once.
@@ -260,15 +262,15 @@ class Producer:
         FencedError, FatalError.
         """
         engine = self._engine
-        if engine.outcome is None:
+        if engine.outcome is None or not engine.committing:
             self._check_usable()
             with self._worded():
                 if self._machine.state is State.IN_TRANSACTION:
                     engine.close_all()
                 self._machine.commit(always=token is not None)
             engine.token = token
-            engine.outcome = asyncio.get_running_loop().create_future()
-            engine.pump()
+            if engine.end(commit=True):
+                return Committed()
         return await self._end("committing")
 
     async def abort(self) -> None:
@@ -276,13 +278,14 @@ class Producer:
         engine = self._engine
         if engine.outcome is not None and self._machine.state is State.COMMITTING_TRANSACTION:
             raise WrongState("a commit is under way and its outcome is not known: call commit() again")
-        if engine.outcome is None or engine.outcome.done():
+        if engine.outcome is None or engine.committing:
             self._check_usable()
             with self._worded():
                 self._machine.abort()
             engine.drop_open(AbortableError("the transaction was aborted before the record was sent"))
-            engine.outcome = asyncio.get_running_loop().create_future()
-            engine.pump()
+            if engine.end(commit=False):
+                engine.failure = None
+                return
         await self._end("aborting")
         engine.failure = None
 
@@ -321,8 +324,7 @@ class Producer:
 
     async def _end(self, what: str) -> Committed:
         outcome = self._engine.outcome
-        if outcome is None:  # decided within the call itself, because there was nothing to decide
-            return Committed()
+        assert outcome is not None
         counts = self._engine.counts
         began = counts.stopwatch()
         try:
@@ -331,8 +333,11 @@ class Producer:
             counts.ended.labels(ended).value += 1
             counts.end_seconds.labels(ended).observe(counts.stopwatch() - began)
             return committed
+        except asyncio.CancelledError:
+            outcome = None  # this caller has not learnt it
+            raise
         finally:
-            if outcome.done() and self._engine.outcome is outcome:
+            if outcome is not None and outcome.done() and self._engine.outcome is outcome:
                 self._engine.outcome = None
 
     async def _at_most(self, waiting: asyncio.Future[Any], what: str) -> Any:

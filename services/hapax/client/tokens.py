@@ -142,6 +142,10 @@ class Told(NamedTuple):
     records: int
 
 
+class _WrongNode(RetriableError):
+    """Another process has the coordinator's address now."""
+
+
 async def transactions_call(cluster: ClusterClient, transactional_id: str, method: str, request: bytes) -> bytes:
     """One call to the coordinator of a transactional id. Raises RpcError, HapaxError, PeerError, and RetriableError if
     there is no coordinator at the moment."""
@@ -152,14 +156,24 @@ async def transactions_call(cluster: ClusterClient, transactional_id: str, metho
         raise from_code(
             ErrorCode.COORDINATOR_NOT_AVAILABLE, f"transactional id {transactional_id!r}",
             f"coordinator {node} is not registered")
-    return await cluster.channel(address).call(SERVICE + method, request, cluster.options["request.timeout.ms"] / 1000)
+    try:
+        return await cluster.channel(address).call(
+            SERVICE + method, request, cluster.options["request.timeout.ms"] / 1000)
+    except RpcError as error:
+        if error.status != "UNIMPLEMENTED":
+            raise
+        # All coordinators know these calls. A broker that has got the address of a coordinator's former pod does not.
+        cluster.forget_coordinator("transaction", transactional_id)
+        raise _WrongNode(
+            f"transactional id {transactional_id!r}: the process at {address} is no coordinator: {error}",
+            code=ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
 
 
 async def end_with_token(
     cluster: ClusterClient, transactional_id: str, machine: ClientProducer, token: CommitToken
 ) -> Told | None:
     """Commits with a token. None: refused for good (the machine knows). Repeats without a limit, because the call is
-    idempotent."""
+    idempotent; but only for request.timeout.ms while no process that is asked knows the call."""
     from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb  # imported late, because only tokens need it
 
     identity = machine.identity
@@ -175,13 +189,17 @@ async def end_with_token(
         single_use=token.single_use,
     ).SerializeToString()
     backoff = Backoff(cluster.options, cluster.ports)
+    known_ms = cluster.now()
     while True:
         try:
             answer = pb.EndTransactionResponse.FromString(
                 await transactions_call(cluster, transactional_id, "EndTransaction", request)
             )
         except (RpcError, ConnectionError, RetriableError) as error:
-            if isinstance(error, RpcError) and not isinstance(from_status(error, ""), RetriableError):
+            if not isinstance(error, _WrongNode):
+                known_ms = cluster.now()
+            refused = isinstance(error, RpcError) and not isinstance(from_status(error, ""), RetriableError)
+            if refused or cluster.now() - known_ms > cluster.options["request.timeout.ms"]:
                 machine.fail(Trouble(ErrorKind.FATAL, ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
                 return None
             cluster.forget_coordinator("transaction", transactional_id)

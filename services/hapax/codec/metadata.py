@@ -467,6 +467,7 @@ class PidLeaseRecord(Lease):
             "partitions": [[p.topic_id.hex(), p.partition] for p in self.partitions],
             "carried": [[p.topic_id.hex(), p.partition, count] for p, count in self.carried.items()],
             **({"counted": list(self.counted)} if self.counted else {}),
+            **({"call_id": self.call_id.hex()} if self.call_id else {}),
         })
 
     @classmethod
@@ -483,7 +484,7 @@ class PidLeaseRecord(Lease):
         return cls(
             f["name"], ProducerId(f["producer_id"]), ProducerEpoch(f["generation"]), f["holder"],
             f.get("held_since", 0), f["expires_at_ms"], partitions, carried,
-            tuple(map(ProducerId, f.get("counted", []))),
+            tuple(map(ProducerId, f.get("counted", []))), bytes.fromhex(f.get("call_id", "")),
         )
 
 

@@ -128,7 +128,8 @@ class Reassignments:
     # --- leaders
 
     async def elect(self, request: pb.ElectLeadersRequest) -> tuple[pb.ElectLeadersResponse, list[PartitionView]]:
-        """The answer, and the partitions whose new leader was not in sync, as they are now."""
+        """The answer, and the partitions for which a leader that was not in sync was written, or may have been: the
+        store's answer may be lost."""
         try:
             self._fence()
         except Refusal as refusal:
@@ -137,21 +138,22 @@ class Reassignments:
         if request.all:
             names = [(t.name, i) for t in self._view.topics() for i in range(t.partitions)]
         names = list(dict.fromkeys(names))
-        lossy: dict[Name, bool] = {}
+        lossy: dict[Name, PartitionView | None] = {}
 
         def decide(name: Name) -> tuple[PartitionView, PartitionRecord]:
             partition = self._partition(*name)
             record = self._elected(partition, request.unclean)
-            lossy[name] = is_unclean(partition.record, record)  # by the last attempt: an earlier one was not written
+            # By the last attempt: an earlier one was not written.
+            lossy[name] = replace(partition, record=record) if is_unclean(partition.record, record) else None
             return partition, record
 
-        done, refused = await self._apply(names, decide)
+        _, refused = await self._apply(names, decide)
         shown = [
             name for name in names
             if not request.all or name not in refused or refused[name].code != ErrorCode.ELECTION_NOT_NEEDED]
         answer = pb.ElectLeadersResponse(
             partitions=[_result(name, refused.get(name)) for name in shown], revision=self._view.revision)
-        return answer, [done[name] for name in lossy if lossy[name] and name in done]
+        return answer, [partition for partition in lossy.values() if partition is not None]
 
     def _elected(self, partition: PartitionView, unclean: bool) -> PartitionRecord:
         """Raises Refusal."""

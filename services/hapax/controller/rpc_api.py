@@ -20,13 +20,14 @@ PUBLIC: Final = "/hapax.v1.ClusterAdmin/"
 class RpcApi:
     def __init__(
         self, topics: Topics, reassignments: Reassignments, view: ClusterView,
-        record_unclean: Callable[[PartitionView], None],
+        planned_unclean: Callable[[PartitionView], None],
     ) -> None:
-        """`record_unclean` is called for each partition whose new leader may lack acknowledged records."""
+        """`planned_unclean` is called for each partition that got, or may have got, a leader that may lack acknowledged
+        records."""
         self._topics = topics
         self._reassignments = reassignments
         self._view = view
-        self._record_unclean = record_unclean
+        self._planned_unclean = planned_unclean
 
     def handlers(self) -> dict[str, RpcHandler]:
         """Of the nodes that pass administrative calls on."""
@@ -68,7 +69,7 @@ class RpcApi:
     async def _elect_leaders(self, request: pb.ElectLeadersRequest) -> bytes:
         answer, lossy = await self._reassignments.elect(request)
         for partition in lossy:
-            self._record_unclean(partition)
+            self._planned_unclean(partition)
         return answer.SerializeToString()
 
     async def _set_replication(self, request: pb.SetReplicationRequest) -> bytes:

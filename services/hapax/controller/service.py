@@ -30,6 +30,7 @@ from hapax.controller.presence import Presence
 from hapax.controller.reassignments import Reassignments
 from hapax.controller.rpc_api import RpcApi
 from hapax.controller.topics import Topics
+from hapax.controller.unclean import UncleanElections
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NO_NODE, NodeId, RegistrationEpoch, TopicIdPartition
 from hapax.runtime import supervision, telemetry
@@ -111,6 +112,7 @@ class ControllerService:
         self._written = metrics.counter(CHANGES)
         self._failovers = metrics.counter(FAILOVERS)
         self._unclean = metrics.counter(UNCLEAN_ELECTIONS)
+        self._unclean_elections = UncleanElections(view, self._record_unclean)
         self._revoked = metrics.counters(FENCINGS).labels("registration_revoked")
         self._failover = FailoverClock(asyncio.get_running_loop().time, metrics.histogram(FAILOVER_SECONDS).observe)
         metrics.observe(NODES, lambda: [((role,), n) for role, n in sorted(_by_role(view).items())])
@@ -139,7 +141,7 @@ class ControllerService:
         return "" if self.view.controller is not None else "a controller to act"
 
     async def serve(self, identity: str, http_address: str) -> None:
-        api = RpcApi(self._topics, self._reassignments, self.view, self._record_unclean)
+        api = RpcApi(self._topics, self._reassignments, self.view, self._unclean_elections.planned)
         await self._node.serve(
             api.handlers(), api.public_handlers(), self.ready, identity, http_address, self._on_lost)
         self.view.on_change(self._changed)
@@ -338,6 +340,8 @@ class ControllerService:
         self._failover.planned(made.led_anew, self._is_settled)
         if not changes:
             return
+        for partition in made.unclean:
+            self._unclean_elections.planned(partition)
         outcome = await self._write(changes)
         if made.elected or made.reassigned:
             self._failovers.add()
@@ -345,9 +349,6 @@ class ControllerService:
         elif made.handovers and not made.changes:
             self._node.record("leaderships_handed_over", partitions=len(outcome.done))
         written = {write.key for change in outcome.done for write in change.writes}
-        for partition in made.unclean:
-            if self.view.keys.partition(*partition.id) in written:
-                self._record_unclean(partition)
         for partition in made.moved:
             if self.view.keys.partition(*partition.id) in written:
                 self._record_partition("reassignment_ended", partition, replicas=list(partition.record.replicas))
@@ -449,6 +450,7 @@ class ControllerService:
                     self._failover.lost()
         for partition in changes.partitions:
             self._failover.changed(partition, self._is_settled(partition))
+            self._unclean_elections.changed(partition)
         if changes.controller:
             self._presence.look()
         self._dirty.set()

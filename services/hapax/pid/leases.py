@@ -146,6 +146,8 @@ class Leases:
                 before, revision = await self._read(request.name)
                 now = self._clock.now_ms()
                 if before is not None:
+                    if leases.repeats(before, request, now):
+                        return before, ""
                     leases.check_free(before, request, now)
                 if before is not None and leases.must_close(before, request):
                     await self._settle(before if before.closing else await self._put(leases.close(before), revision))

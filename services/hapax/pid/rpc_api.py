@@ -84,7 +84,7 @@ class RpcApi:
     # --- leases
 
     async def _lease_pid(self, request: lease_pb2.LeasePidRequest) -> bytes:
-        name = request.name or f"lease-{self._random.randbytes(8).hex()}"
+        name = request.name or f"lease-{(request.call_id or self._random.randbytes(8)).hex()}"
         wanted = self._resolve(request.partitions)
         resumes = request.HasField("resume_producer_id")
 
@@ -95,6 +95,7 @@ class RpcApi:
                 request.resume_producer_id if resumes else -1,
                 request.resume_generation if resumes else -1,
                 request.unless_held,
+                request.call_id,
             ))
             self._leases_granted.add()
             return lease_pb2.LeasePidResponse(

@@ -120,7 +120,9 @@ class Administration:
         except TimeoutError:
             controller = None
         if controller is None:
-            raise Refusal(ErrorCode.REQUEST_TIMED_OUT, "no controller is acting")
+            # Not REQUEST_TIMED_OUT, which says that the change may have been made: a client then takes "exists already"
+            # for its own doing.
+            raise Refusal(ErrorCode.NOT_CONTROLLER, "no controller is acting")
         channel = self._network.rpc_channel(controller.record.rpc_address)
         remaining = max(deadline - loop.time(), 0.0) + _ANSWER_S
         try:

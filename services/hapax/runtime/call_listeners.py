@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -38,15 +39,19 @@ async def listen_for_calls(
     *, internal: dict[str, RpcHandler], public: dict[str, RpcHandler],
 ) -> CallListeners:
     """Opens a service's listeners. Raises OSError where an address is taken."""
-    at = settings.rpc_address
-    inside = await network.serve_rpc(at.host, at.port, internal, ready)
-    at = Address.parse(settings.public_rpc_listen)
-    outside = await network.serve_rpc(at.host, at.port, public, ready, streams=False)
     hot = {method: handler for method, handler in internal.items() if method in HOT}
     frames: RpcServer | None = None
-    if hot and settings.rpc_hot_path == "frames":
-        at = Address.parse(settings.frames_listen)
-        frames = await network.serve_frames(at.host, at.port, hot)
+    async with contextlib.AsyncExitStack() as opened:  # where an address is taken, those that were opened are closed
+        at = settings.rpc_address
+        inside = await network.serve_rpc(at.host, at.port, internal, ready)
+        opened.push_async_callback(inside.close)
+        at = Address.parse(settings.public_rpc_listen)
+        outside = await network.serve_rpc(at.host, at.port, public, ready, streams=False)
+        opened.push_async_callback(outside.close)
+        if hot and settings.rpc_hot_path == "frames":
+            at = Address.parse(settings.frames_listen)
+            frames = await network.serve_frames(at.host, at.port, hot)
+        opened.pop_all()
     return CallListeners(
         inside, outside, frames,
         str(settings.advertised_rpc(Address.parse(inside.address))),

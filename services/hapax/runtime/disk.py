@@ -29,6 +29,9 @@ _READ_AHEAD_STEP: Final = 1 << 20
 _PROBE_STEP: Final = 128 << 10
 """The kernel's read-ahead window in bytes. A range counts as cached if one byte of each window is cached."""
 
+_NOT_OPEN: Final = (errno.EBADF, errno.EINVAL)
+"""Errors of a sync whose file was closed before a thread started it, because its caller was cancelled."""
+
 
 class FolderInUse(Exception):
     """Another process holds the data folder."""
@@ -100,7 +103,7 @@ class RealFile:
         self._size = size
 
     async def sync(self) -> None:
-        await self._disk.off_loop(os.fdatasync, self._fd)
+        await self._disk.sync_all((self._fd,))
 
     async def read_ahead(self, position: int, size: int) -> None:
         await self._disk.off_loop(self._read_through, position, min(position + size, self._size))
@@ -218,6 +221,7 @@ class RealDisk(RealFolder):
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._workers: list[threading.Thread] = []
         self._busy = 0
+        self._sync_failure: OSError | None = None
 
     def folder(self, path: str) -> RealFolder:
         self.make_folder(path)
@@ -232,7 +236,28 @@ class RealDisk(RealFolder):
             shutil.rmtree(path, dir_fd=self._open_fd())
 
     async def sync_files(self, files: Sequence[File]) -> None:
-        await self.off_loop(_sync_all, [file.fd for file in files])
+        await self.sync_all([file.fd for file in files])
+
+    async def sync_all(self, fds: Sequence[int]) -> None:
+        """fdatasync of open files, off the loop. Raises OSError, also if an earlier sync failed: the kernel reports a
+        failure only once, and the caller of that sync may have been cancelled before."""
+        self._check_synced()
+        await self.off_loop(self._sync_in_thread, fds)
+
+    def _sync_in_thread(self, fds: Sequence[int]) -> None:
+        try:
+            for fd in fds:
+                os.fdatasync(fd)
+        except OSError as error:
+            if error.errno not in _NOT_OPEN:
+                self._sync_failure = error
+            raise
+        self._check_synced()
+
+    def _check_synced(self) -> None:
+        failure = self._sync_failure
+        if failure is not None:
+            raise OSError(failure.errno, f"an earlier sync failed: {failure.strerror}")
 
     def free_bytes(self) -> int:
         usage = os.statvfs(self.root)
@@ -313,11 +338,6 @@ def _ignore_failure(future: asyncio.Future[None]) -> None:
     """A file that could not be removed is found again at the next start."""
     if not future.cancelled():
         future.exception()
-
-
-def _sync_all(fds: Sequence[int]) -> None:
-    for fd in fds:
-        os.fdatasync(fd)
 
 
 def _sync_folder(folder: int, path: str) -> None:

@@ -12,6 +12,8 @@ old metadata for ever). Differences from the wire that callers rely on:
   have elected a new leader: requests on their way to the old leader are lost without an error.
 * All members are connected before they are needed: a name server may fail together with a machine, and a DNS time-out
   is longer than a lease.
+* A member that cannot be reached gets a new channel. A channel that could not resolve a name waits up to two minutes
+  before it asks again, and a pod that comes back has another IP address.
 * A watch asks for a member that has a leader (`hasleader`), so that a member cut off from its quorum ends the watch
   instead of staying silent. Pings find a peer that is frozen or gone. A watch of a revision in the store's future ends
   at once: etcd would wait for that revision, and a restored store would hide its events until then.
@@ -23,6 +25,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Final
 
+import grpc
 import grpc.aio
 from aetcd.rpc import kv_pb2, rpc_pb2
 
@@ -58,6 +61,8 @@ _FRESH_S: Final = 1.0
 _PREFERRED_S: Final = 0.2
 """A member that has not answered for `_FRESH_S` is checked before a call is sent to it. If that takes longer than
 `_PREFERRED_S`, all members are checked, and the first that answers gets the call."""
+_KEEP_S: Final = 1.0
+"""A channel that is not connected is replaced after a failed call once it is this old."""
 _SIGN_OF_LIFE: Final = rpc_pb2.RangeRequest(key=b"\0", serializable=True, count_only=True)
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
@@ -68,12 +73,14 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     ("grpc.client_idle_timeout_ms", 2**31 - 1),  # never: the connections to members that are not asked are kept
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
     ("grpc.service_config_disable_resolution", 1),
 )
 _EOF: Final = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
+_READY: Final = grpc.ChannelConnectivity.READY
 _HAS_LEADER: Final = (("hasleader", "true"),)
 _NEVER_SENT: Final = ("failed to connect", "connections to all backends failing", "DNS resolution failed")
 """gRPC's error texts for a call that was never sent: it cannot have taken effect."""
@@ -91,9 +98,10 @@ class _Lost(Exception):
 class _Endpoint:
     """One etcd member and the calls used of it."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, term: int = 0) -> None:
         self.address = address
-        self.term = 0
+        self.since = asyncio.get_running_loop().time()
+        self.term = term
         """The newest raft term that an answer to a call has shown."""
         self.answered_at = float("-inf")
         """Time of its last answer, by the loop's clock."""
@@ -301,12 +309,21 @@ class EtcdStore:
         try:
             endpoint.answered(await endpoint.range(_SIGN_OF_LIFE, timeout=_ANSWER_S, metadata=_HAS_LEADER))
         except grpc.aio.AioRpcError:
+            self._renew(endpoint)
             return False
         return True
 
     def _turn_from(self, endpoint: _Endpoint) -> None:
         if self._endpoints[self._current] is endpoint:
             self._current = (self._current + 1) % len(self._addresses)
+        self._renew(endpoint)
+
+    def _renew(self, endpoint: _Endpoint) -> None:
+        """After a failed call: replaces a channel that has no connection. Calls in progress keep the former one, which
+        closes when its object is gone."""
+        too_old = asyncio.get_running_loop().time() - endpoint.since >= _KEEP_S
+        if endpoint in self._endpoints and too_old and endpoint.channel.get_state() is not _READY:
+            self._endpoints[self._endpoints.index(endpoint)] = _Endpoint(endpoint.address, endpoint.term)
 
     async def _read(self, request: Any) -> Any:
         return await self._call("range", lambda endpoint: endpoint.range, request, repeatable=True)

@@ -68,6 +68,12 @@ class Registration:
         self._on_lost = on_lost
         self._keeper: Task | None = None
         self._standing = record.standing
+        self._revision = 0
+        """The key's mod revision, as far as it is known. Writes compare it, so that a delayed write of an old standing
+        cannot replace a newer one."""
+        self._written = True
+        """Whether the store is known to have `record`. False while the outcome of a write is unknown."""
+        self._speaking = asyncio.Lock()
         self._speaker: Task | None = None
         self._confirmed_until = 0.0
 
@@ -84,11 +90,20 @@ class Registration:
         """Writes how fit the node is (`NodeRecord.standing`). False: the registration is gone. Raises
         MetadataUnavailable, MetadataLeaseGone."""
         self._standing = standing
-        record = replace(self.record, standing=standing)
-        said = await self._store.txn([self.fence()], [Put(self._key, record.encode(), self.lease)])
-        if said.succeeded:
-            self.record = record
-        return said.succeeded
+        async with self._speaking:
+            while True:
+                record = replace(self.record, standing=self._standing)
+                self._written = False
+                said = await self._store.txn(
+                    [Compare(self._key, "mod_revision", self._revision)],
+                    [Put(self._key, record.encode(), self.lease)])
+                if said.succeeded:
+                    self.record, self._revision, self._written = record, said.revision, True
+                    return True
+                existing = await self._store.get(self._key)
+                if existing is None or existing.create_revision != self.epoch:
+                    return False
+                self._revision = existing.mod_revision  # of an earlier write of this process
 
     def declare(self, standing: str) -> None:
         """As `stand`, in the background, until the store has it. A stopping node keeps that standing."""
@@ -99,7 +114,7 @@ class Registration:
             self._speaker = supervision.keep(self._speak, "standing", self._random)
 
     async def _speak(self) -> None:
-        while self.record.standing != self._standing:
+        while self.record.standing != self._standing or not self._written:
             try:
                 if not await self.stand(self._standing):
                     return
@@ -136,6 +151,7 @@ class Registration:
                         break
                 elif self._is_mine(existing):  # an attempt whose answer was lost
                     self.epoch, self.lease = RegistrationEpoch(existing.create_revision), existing.lease
+                    self._revision = existing.mod_revision
                     break
                 elif self._is_predecessor(existing):
                     log.info("replacing the registration of this data folder's last process")
@@ -168,7 +184,7 @@ class Registration:
         self.lease = await self._store.grant_lease(self._ttl_s)
         created = await self._store.txn(
             [Compare(self._key, "create_revision", 0)], [Put(self._key, self.record.encode(), self.lease)])
-        self.epoch = RegistrationEpoch(created.revision)
+        self.epoch, self._revision = RegistrationEpoch(created.revision), created.revision
         return created.succeeded
 
     def _is_mine(self, existing: KeyValue) -> bool:

@@ -54,6 +54,9 @@ _REQUEST: Final = struct.Struct(">QH")
 _RESPONSE: Final = struct.Struct(">QB")
 _FOREVER_MS: Final = 2**62
 _LIMITS: Final = FrameLimits(max_frame_bytes=MAX_MESSAGE_BYTES, idle_ms=_FOREVER_MS)
+_LARGEST: Final = MAX_MESSAGE_BYTES - 1024
+"""Bytes of a message: the frame has room for the rest. A larger frame would end the connection, and with it all other
+calls, each time that the call is repeated."""
 
 
 def greeting(identity: RpcIdentity) -> bytes:
@@ -117,6 +120,8 @@ class FramesChannel(ReconnectingChannel[_Link]):
         self._methods: dict[str, bytes] = {}
 
     async def call(self, method: str, request: bytes, timeout: float) -> bytes:
+        if len(request) > _LARGEST:
+            raise RpcError("RESOURCE_EXHAUSTED", f"{method}: a request of {len(request)} bytes")
         name = self._methods.get(method)
         if name is None:
             name = self._methods[method] = method.encode()
@@ -219,6 +224,8 @@ class _Caller:
             status, payload = "UNIMPLEMENTED", method.encode()
         else:
             status, payload = await run(method, handler, request, self._peer)
+            if len(payload) > _LARGEST:
+                status, payload = "RESOURCE_EXHAUSTED", b"an answer of %d bytes" % len(payload)
         self._connection.send((_RESPONSE.pack(call_id, code_of(status)), payload))
         self._running -= 1
         if self._paused and self._running <= MAX_RUNNING // 2:

@@ -143,11 +143,20 @@ class Partitions(Admin):
         self.markers = 0
         self.next_after_lost_answer: int | None = None
         """The next transaction begins here while the answer to the marker is lost."""
+        self.next_after_refused: int | None = None
+        """The next transaction begins here while the connection to the leader is refused."""
+        self._cluster.topics["t"] = Topic("t", uuid.uuid4(), {PartitionIndex(0): Leader(0, 1)})
+        self._cluster.peer = self._peer  # type: ignore[method-assign]
+
+    async def _peer(self, node_id: int, purpose: str = "data") -> Any:
+        if self.next_after_refused is not None:
+            self.open_from, self.next_after_refused = self.next_after_refused, None
+            raise PeerError("refused")
 
     async def describe_producers(self, partition: TopicPartition) -> list[ProducerInfo]:
         return [ProducerInfo(4001, 0, 5, 0, self.open_from, 0)]
 
-    async def _write_marker(self, partition: TopicPartition, producer: ProducerInfo) -> None:
+    async def _write_marker(self, leader: Any, partition: TopicPartition, producer: ProducerInfo) -> None:
         self.markers += 1
         if self.next_after_lost_answer is not None:
             self.open_from, self.next_after_lost_answer = self.next_after_lost_answer, None
@@ -171,6 +180,14 @@ async def test_an_abort_whose_answer_was_lost_leaves_the_next_transaction_alone(
     assert admin.markers == 1
     admin.next_after_lost_answer = 30  # the marker was not written
     assert await admin.abort_hanging(where, 4001, 30) and admin.markers == 3
+
+
+@pytest.mark.parametrize("next_one", [-1, 30])
+async def test_a_transaction_that_ended_before_its_abort_was_sent_was_not_aborted(next_one: int) -> None:
+    admin, where = Partitions(), TopicPartition("t", PartitionIndex(0))
+    admin.next_after_refused = next_one
+    assert not await admin.abort_hanging(where, 4001, 17)
+    assert admin.markers == 0
 
 
 class RestartingCoordinator(Admin):

@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from hapax.client.cluster import ClusterClient
+from hapax.client.consumer import Consumer
 from hapax.client.environment import RealPorts
 from hapax.client.errors import WrongState
 from hapax.client.settings import Options
+from hapax.wire.peer import PeerError
 
 
 class MuteNode:
@@ -105,4 +107,66 @@ async def test_a_caller_that_is_cancelled_itself_is_cancelled(node: MuteNode) ->
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
+    await cluster.close()
+
+
+async def test_a_consumer_whose_close_is_cancelled_is_closed(node: MuteNode) -> None:
+    """Its last commit may take long, and the program may wait for a short time only."""
+    port = await node.listen()
+    consumer = Consumer(
+        {"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "g", "enable.auto.commit": True, "retry.backoff.ms": 1})
+    consumer._started = True
+    await consumer._after_start()
+    consumer.assign([("t", 0)])
+    consumer.seek(("t", 0), 1)
+    closing = asyncio.ensure_future(consumer.close())
+    await node.accepted.wait()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    async with asyncio.timeout(10):
+        await node.none_open.wait()
+    with pytest.raises(WrongState):
+        await consumer._cluster.all_topics()
+
+
+async def test_a_client_whose_close_is_cancelled_keeps_no_connection(node: MuteNode) -> None:
+    """Its tasks take a moment to end."""
+    cluster = await client_of(node)
+
+    async def ends_slowly() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.shield(asyncio.sleep(0.01))
+
+    cluster._tasks = [asyncio.ensure_future(ends_slowly())]
+    cluster.nodes = {0: cluster.options["bootstrap.servers"][0]}
+    connecting = asyncio.ensure_future(cluster.peer(0))
+    await node.accepted.wait()
+    closing = asyncio.ensure_future(cluster.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    async with asyncio.timeout(10):
+        await node.none_open.wait()
+    await asyncio.gather(connecting, return_exceptions=True)
+
+
+async def test_a_caller_that_is_cancelled_while_its_connection_is_given_up_is_cancelled(node: MuteNode) -> None:
+    """Another answer would let it go on, and its time-out would have no effect."""
+    cluster = await client_of(node)
+    cluster.nodes = {0: cluster.options["bootstrap.servers"][0]}
+    connecting = asyncio.ensure_future(cluster.peer(0))
+    await node.accepted.wait()
+    cluster.give_up_connecting(0, "data")
+    connecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
+    waiting = asyncio.ensure_future(cluster.peer(0))
+    await asyncio.sleep(0)
+    cluster.give_up_connecting(0, "data")
+    with pytest.raises(PeerError, match="others have taken over"):
+        await waiting
     await cluster.close()

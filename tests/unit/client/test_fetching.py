@@ -371,3 +371,44 @@ async def test_one_fetch_is_of_the_topic_with_the_id_that_was_asked_for_and_no_o
     world.topics["a"] = topic_named("a")  # as if it had heard nothing
     with pytest.raises(FatalError, match=f"has the id {now}, not {former}"):
         await fetch(former)
+
+
+async def test_a_partition_unassigned_before_its_position_is_looked_up_fails_no_other() -> None:
+    """A call that returns records has just begun the lookup; the program assigns anew before the loop turns."""
+    world = World()
+    world.write("b", "b0", "b1")
+    world.fetcher.assign([B])
+    assert await world.take(1) == ["b0"]
+    world.fetcher.assign([B, A])
+    assert await world.take(1) == ["b1"]
+    world.fetcher.assign([B])
+    world.write("b", "b2")
+    assert await world.take() == ["b2"]
+    assert world.asked == [(B, Begin.COMMITTED)]
+    await world.fetcher.close()
+
+
+@pytest.mark.parametrize("how", ["unassigned", "paused"])
+async def test_a_partition_that_is_not_read_any_more_keeps_nobody_awake(how: str) -> None:
+    """It was to be tried again when it was left out."""
+    world = World()
+    world.fetcher.assign([A, B])
+    await world.fetcher.take(20, 10)
+    world.fetcher._later(A)
+    if how == "paused":
+        world.fetcher.pause([A])
+    else:
+        world.fetcher.assign([B])
+    turns = 0
+    look = world.fetcher._take_waiting
+
+    def counted(limit: int) -> list[Any]:
+        nonlocal turns
+        turns += 1
+        return look(limit)
+
+    world.fetcher._take_waiting = counted  # type: ignore[method-assign]
+    world.connected.clear()
+    await world.fetcher.take(500, 10)
+    assert turns < 20
+    await world.fetcher.close()

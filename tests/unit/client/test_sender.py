@@ -12,6 +12,8 @@ from hapax.codec.records import encode_records
 from hapax.core.types import PartitionIndex, TopicPartition
 from unit.client.sending_world import HIGH_WATER, FakeCluster, FakePeer, answer, producer_on
 
+A = TopicPartition("a", PartitionIndex(0))
+
 
 def a_batch(size: int) -> bytearray:
     return encode_records([(0, None, b"x" * size, ())])
@@ -131,4 +133,55 @@ async def test_an_error_of_the_client_itself_reaches_who_waits() -> None:
     async with asyncio.timeout(5):
         with pytest.raises(FatalError, match="a fault of this program"):
             await delivery
+    await engine.stop()
+
+
+async def test_flush_does_not_wait_for_what_is_sent_after_it() -> None:
+    """With a steady writer beside it, it would never return, and neither would close()."""
+    cluster = FakeCluster()
+    engine = producer_on(cluster)
+    peer = cluster.open()
+    first = engine.append(A, 0, None, b"1", (), 100)
+    engine.close_all()
+    engine.pump()
+    flushing = asyncio.ensure_future(engine.flushed())
+    await asyncio.sleep(0)
+    later = engine.append(A, 0, None, b"2", (), 100)
+    last = asyncio.ensure_future(engine.flushed())
+    await asyncio.sleep(0)
+    answer(peer)
+    await first
+    async with asyncio.timeout(10):
+        await flushing
+        await last
+    await turns()
+    assert not later.done()
+    engine.close_all()
+    engine.pump()
+    complete = asyncio.ensure_future(engine.flushed())
+    await asyncio.sleep(0)
+    assert not complete.done()
+    answer(peer)
+    await asyncio.gather(later, complete)
+    assert engine.machine.pending == 0
+    await engine.stop()
+
+
+async def test_flush_waits_for_a_batch_in_flight_whose_time_is_over() -> None:
+    """Its sequence is open until then, and the next producer may have to continue after it."""
+    cluster = FakeCluster(**{"delivery.timeout.ms": 30_000})
+    engine = producer_on(cluster)
+    engine._delivery_ms = 1
+    peer = cluster.open()
+    delivery = engine.append(A, 0, None, b"1", (), 100)
+    engine.close_all()
+    engine.pump()
+    flushing = asyncio.ensure_future(engine.flushed())
+    with pytest.raises(HapaxError, match="not delivered within"):
+        await delivery
+    await turns()
+    assert not flushing.done()
+    answer(peer)
+    await flushing
+    assert engine.machine.pending == 0
     await engine.stop()

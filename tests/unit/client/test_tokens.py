@@ -23,8 +23,15 @@ class FailingCoordinator:
 
     def __init__(self, *statuses: RpcStatus) -> None:
         self.statuses = list(statuses)
-        self.options = producer_options({"bootstrap.servers": "127.0.0.1:1", "retry.backoff.ms": 1})
+        self.options = producer_options({
+            "bootstrap.servers": "127.0.0.1:1", "retry.backoff.ms": 1, "retry.backoff.max.ms": 1,
+            "request.timeout.ms": 1000})
+        self.clock_ms = 0
         self.ports = RealPorts()
+
+    def now(self) -> int:
+        self.clock_ms += 100
+        return self.clock_ms
 
     async def coordinator(self, kind: str, key: str) -> int:
         return 100
@@ -55,8 +62,25 @@ async def test_a_commit_whose_coordinator_failed_is_repeated() -> None:
 
 
 async def test_a_commit_that_is_refused_ends_the_producer() -> None:
-    told, machine = await ended("UNIMPLEMENTED")
+    told, machine = await ended("PERMISSION_DENIED")
     assert told is None and machine.state is State.FATAL_ERROR
+
+
+async def test_a_commit_that_another_process_got_is_repeated() -> None:
+    """The coordinator's pod is gone, and a broker has its address."""
+    told, _ = await ended(*["UNIMPLEMENTED"] * 4, "UNAVAILABLE", *["UNIMPLEMENTED"] * 4)
+    assert told is not None and told.outcome is TokenOutcome.COMMITTED
+
+
+async def test_a_commit_that_no_process_knows_ends_the_producer() -> None:
+    told, machine = await ended(*["UNIMPLEMENTED"] * 100)
+    assert told is None and machine.state is State.FATAL_ERROR
+
+
+async def test_other_calls_to_a_coordinator_whose_address_another_process_has_are_repeated() -> None:
+    cluster: Any = FailingCoordinator("UNIMPLEMENTED")
+    with pytest.raises(RetriableError, match="no coordinator"):
+        await transactions_call(cluster, "t", "DescribeTransactionalId", b"")
 
 
 class RestartingCoordinator:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hapax.codec import metadata
 from hapax.codec.metadata import (
     ClusterRecord,
     ControllerRecord,
@@ -20,6 +21,8 @@ from hapax.codec.metadata import (
     PidLeaseRecord,
     PolicyRecord,
     ShardRecord,
+    SilentRecord,
+    ThrottleRecord,
     TopicRecord,
 )
 from hapax.core.types import (
@@ -54,12 +57,20 @@ RECORDS = [
     PartitionRecord(NodeId(1), LeaderEpoch(7), RegistrationEpoch(8), (NodeId(1), NodeId(2)), (NodeId(1),),
                     LeaderEpoch(7), passed_over=((NodeId(2), RegistrationEpoch(2**40)),)),
     ShardRecord(NodeId(100), RegistrationEpoch(9), ShardEpoch(4)),
+    SilentRecord(RegistrationEpoch(2**40), 1_700_000_000_000),
+    ThrottleRecord(10_000_000, 1_700_000_000_000),
     PidCounterRecord(ProducerId(2**62)),
     PidLeaseRecord("a/b ü", ProducerId(5), ProducerEpoch(2), "host", 1, 2, (PARTITION,), {PARTITION: 2**40}),
-    PidLeaseRecord("counted", NO_PRODUCER_ID, ProducerEpoch(2), "", 1, 2, (), {}, (ProducerId(5), ProducerId(9))),
+    PidLeaseRecord("counted", NO_PRODUCER_ID, ProducerEpoch(2), "", 1, 2, (), {}, (ProducerId(5), ProducerId(9)),
+                   bytes(16)),
     ControllerRecord(NodeId(300), "h:1", RegistrationEpoch(3)),
     PolicyRecord("", "team-", ("a", "b-*"), 5000, "2026-01-01T00:00:00Z", "uid", "team/loader"),
 ]
+
+
+def test_every_record_that_is_read_is_tried() -> None:
+    kinds = {each for name, each in vars(metadata).items() if name.endswith("Record") and hasattr(each, "decode")}
+    assert {type(record) for record in RECORDS} == kinds
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)

@@ -212,6 +212,38 @@ async def test_a_producer_is_not_fenced_for_a_resource_of_which_the_watch_is_beh
         assert change == {} or LOADER in await queued(made), "it is looked at as it is"
 
 
+@pytest.mark.parametrize("change", [None, {"paused": "true"}, {}])
+async def test_a_resource_that_changes_during_a_fence_has_no_further_producer_fenced(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, Any] | None
+) -> None:
+    spec = {"transactionalIdPrefix": "hung", "onHanging": "Abort"}
+    api, cluster = Answers(producer(**spec)), Cluster()
+
+    class SlowActs(Acts):
+        async def fence(self, transactional_id: str, *_: Any, **__: Any) -> int:
+            api.found = None if change is None else producer(**{**spec, **change})
+            return await super().fence(transactional_id)
+
+    clients = SlowActs()
+
+    async def connected(_: Any) -> Any:
+        return clients
+
+    async def producers_seen(*_: Any) -> list[ProducerSeen]:
+        return [
+            ProducerSeen(f"hung-{number}", 7 + number, 3, "Ongoing", opened_ms=1000 + number, serial=5)
+            for number in range(2)]
+
+    monkeypatch.setattr("hapax_operator.reconciler.producers_seen", producers_seen)
+    async with reconciler(api, cluster) as made:
+        made._connected = connected  # type: ignore[method-assign]
+        made._stored_policy = connected  # type: ignore[method-assign]
+        made.seen(PRODUCERS, producer(**spec))
+        await queued(made)
+        await made._producer(LOADER)
+        assert clients.done == ["fence hung-0", "fence hung-1"][: 2 if change == {} else 1]
+
+
 class Two(Answers):
     """Two resources that name one topic; the younger one is being deleted."""
 

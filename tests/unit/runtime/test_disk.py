@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,44 @@ async def test_a_failed_sync_reaches_the_caller(disk: RealDisk, monkeypatch: pyt
     file = disk.open("a", create=True)
     with pytest.raises(OSError, match="Input/output error"):
         await file.sync()
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_a_failed_sync_whose_caller_was_cancelled_is_told_to_the_next_one(
+    disk: RealDisk, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    """The kernel reports it once only. A later sync would succeed, though the bytes are gone."""
+    file = disk.open("a", create=True)
+    started, may_fail = threading.Event(), threading.Event()
+    sync = os.fdatasync
+
+    def fails_once(fd: int) -> None:
+        monkeypatch.setattr(disk_module.os, "fdatasync", sync)
+        started.set()
+        may_fail.wait()
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(disk_module.os, "fdatasync", fails_once)
+    first = asyncio.ensure_future(file.sync())
+    await asyncio.get_running_loop().run_in_executor(None, started.wait)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    may_fail.set()
+    while disk._busy:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    with pytest.raises(OSError, match="an earlier sync failed") as told:
+        await (disk.sync_files([file]) if together else file.sync())
+    assert told.value.errno == errno.EIO
+
+
+async def test_a_file_that_was_closed_before_its_cancelled_sync_began_is_no_failure(disk: RealDisk) -> None:
+    other = disk.open("b", create=True)
+    closed = os.dup(other.fd)
+    os.close(closed)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        await disk.sync_all([closed])
+    await other.sync()
 
 
 async def test_write_atomically_replaces_and_leaves_nothing_behind(disk: RealDisk) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from hapax.codec.metadata import NodeRecord
 from hapax.core.types import NodeId
-from hapax.runtime.ports import Delete, Put
+from hapax.runtime.ports import Compare, Delete, MetadataUnavailable, Put, TxnResult
 from hapax.runtime.registration import NodeIdTaken, Registration, register
 from hapax_sim.loop import SimProcess
 from hapax_sim.metadata import MemoryMetadata
@@ -223,6 +224,51 @@ def test_a_node_says_how_fit_it_is_without_registering_anew() -> None:
         await asyncio.sleep(10)
         stored = nodes.registered()
         assert stored is not None and stored.standing == "stopping" and not world.ended
+
+    run(scenario)
+
+
+class LateWrites(MemoryMetadata):
+    """The first write after `lose` has no known outcome: it takes effect at once or when `arrive` is called, but its
+    answer is lost."""
+
+    late: tuple[Sequence[Compare], Sequence[Put | Delete]] | None = None
+    losing = ""
+    lost: asyncio.Event
+
+    async def txn(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> TxnResult:
+        how, self.losing = self.losing, ""
+        if how:
+            self.late = compares, writes
+            self.lost.set()
+            if how == "at once":
+                self.arrive()
+            raise MetadataUnavailable("lost")
+        return await super().txn(compares, writes)
+
+    def arrive(self) -> None:
+        assert self.late is not None
+        self.model.txn(*self.late)
+
+
+@pytest.mark.parametrize("how", ["at once", "late"])
+def test_a_word_that_is_taken_back_before_its_outcome_is_known_does_not_stand(how: str) -> None:
+    """The disk was full for a moment. A broker that was held to be unfit would never lead again."""
+    async def scenario(world: ControlWorld) -> None:
+        process = world.process("a")
+        store = LateWrites(world.model)
+        registration = await world.inside(process, register(
+            store, KEYS, RECORD, random=world.random, on_lost=world._on_lost(process)))
+        store.losing, store.lost = how, asyncio.Event()
+        world.loop.in_process(process, registration.declare, "full disk")
+        await store.lost.wait()
+        world.loop.in_process(process, registration.declare, "")
+        await asyncio.sleep(5)
+        if how == "late":
+            store.arrive()
+        await asyncio.sleep(5)
+        stored = Nodes(world).registered()
+        assert stored is not None and stored.standing == "" and stored == registration.record and not world.ended
 
     run(scenario)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
-import struct
 import subprocess
 import sys
 from collections import Counter
@@ -31,6 +29,7 @@ from hapax.runtime.ports import (
     RpcPeer,
 )
 from hapax.runtime.rpc import CLUSTER_KEY, CODES, EXCHANGE, HEALTH_CHECK, RpcIdentity, peer_of, status_of
+from unit.runtime.name_server import Names
 from unit.runtime.rpc_world import ECHO, FAIL, HANG, NAMED, REFUSE, WHO, Service, World, failure
 
 LARGE = [("grpc.max_receive_message_length", 32 << 20), ("grpc.max_send_message_length", 32 << 20)]
@@ -52,6 +51,21 @@ async def test_calls_are_answered_each_with_its_own_answer(world: World) -> None
     assert world.channel(world.server) is channel
     requests = [b"%d" % n * (1 + n * 500) for n in range(50)] + [bytes(3_000_000), b""]
     assert await asyncio.gather(*(channel.call(ECHO, r, 10) for r in requests)) == requests
+
+
+@pytest.mark.parametrize("side", ["request", "answer"])
+async def test_a_message_that_is_too_large_disturbs_no_other_call(world: World, side: str) -> None:
+    async def answer(request: bytes, peer: RpcPeer) -> bytes:
+        return bytes(33 << 20)
+
+    world.service.handlers["/t.Service/Large"] = answer
+    channel = world.channel(world.server)
+    other = asyncio.ensure_future(channel.call(HANG, b"", 30))
+    await world.service.entered.wait()
+    method, request = (ECHO, bytes(33 << 20)) if side == "request" else ("/t.Service/Large", b"")
+    assert (await failure(channel, method, request, timeout=30)).status == "RESOURCE_EXHAUSTED"
+    world.service.let_go.set()
+    assert await other == b"done"
 
 
 async def test_what_a_handler_raises_reaches_the_caller(
@@ -209,31 +223,6 @@ async def test_listeners_on_ipv6() -> None:
         assert await channel.call(ECHO, b"six", 5) == b"six"
         await channel.close()
         await server.close()
-
-
-class Names(asyncio.DatagramProtocol):
-    """A name server: each name has `address`, or does not exist."""
-
-    def __init__(self) -> None:
-        self.address = ""
-        self.port = 0
-
-    def connection_made(self, transport: asyncio.DatagramTransport) -> None:
-        self._transport = transport
-        self.port = transport.get_extra_info("sockname")[1]
-
-    def datagram_received(self, data: bytes, peer: tuple[str, int]) -> None:
-        end = data.index(0, 12) + 5
-        kind = int.from_bytes(data[end - 4 : end - 2], "big")
-        found = b""
-        if self.address and kind == 1:
-            found = b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 1, 4) + socket.inet_aton(self.address)
-        flags = 0x8580 if self.address else 0x8583
-        head = data[:2] + struct.pack(">HHHHH", flags, 1, 1 if found else 0, 0, 0)
-        self._transport.sendto(head + data[12:end] + found, peer)
-
-    def close(self) -> None:
-        self._transport.close()
 
 
 @pytest.mark.parametrize("form", ["stream", "public"])

@@ -47,3 +47,14 @@ def test_other_sockets_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX)
     with ours, theirs:
         assert daemon.worker(ours, True) == 0
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="an option of Linux")
+def test_a_kernel_without_the_option_runs_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(socket.socket):
+        def setsockopt(self, *_: object) -> None:
+            raise OSError(92, "Protocol not available")
+
+    monkeypatch.setattr(daemon, "_worker", lambda sock, authenticated: 7)
+    with Refusing() as sock:
+        assert daemon.worker(sock, True) == 7

@@ -28,6 +28,7 @@ from hapax.core.types import MAX_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, 
 
 MAX_NAME_LENGTH: Final = 249
 MAX_HOLDER_LENGTH: Final = 1000
+MAX_CALL_ID_LENGTH: Final = 64
 FIRST_GENERATION: Final = ProducerEpoch(0)
 LAST_GENERATION: Final = ProducerEpoch(MAX_PRODUCER_EPOCH - 1)
 CLOSED_GENERATION: Final = ProducerEpoch(MAX_PRODUCER_EPOCH)
@@ -50,6 +51,8 @@ class Lease:
     """Records written under the name's earlier producer ids."""
     counted: tuple[ProducerId, ...] = ()
     """Closed ids that `carried` counts, and that not every partition is known to have been told so yet."""
+    call_id: bytes = b""
+    """Of the call that took the lease; empty: it named none."""
 
     @property
     def rests(self) -> bool:
@@ -74,6 +77,8 @@ class LeaseRequest(NamedTuple):
     resume_generation: int = -1
     unless_held: bool = False
     """Take the lease only if no other client holds it."""
+    call_id: bytes = b""
+    """The same in each repetition of one call; empty: not repeated."""
 
     @property
     def resumes(self) -> bool:
@@ -86,6 +91,8 @@ def check_request(request: LeaseRequest, max_expire_ms: int) -> None:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"a lease's name has 1 to {MAX_NAME_LENGTH} characters")
     if len(request.holder) > MAX_HOLDER_LENGTH:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"the holder of a lease has at most {MAX_HOLDER_LENGTH} characters")
+    if len(request.call_id) > MAX_CALL_ID_LENGTH:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"a call id has at most {MAX_CALL_ID_LENGTH} bytes")
     check_duration(request.expire_ms, max_expire_ms)
 
 
@@ -93,6 +100,15 @@ def check_duration(expire_ms: int, max_expire_ms: int) -> None:
     """Raises Refusal."""
     if not 0 < expire_ms <= max_expire_ms:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"expire_ms must be between 1 and {max_expire_ms}, not {expire_ms}")
+
+
+def repeats(lease: Lease, request: LeaseRequest, now_ms: int) -> bool:
+    """Whether this very call took the lease, which its caller has not heard. Taken again, it would be refused by itself
+    where it is to fence no holder. And a first attempt that arrives after the second one would fence its own caller,
+    who writes already."""
+    return (
+        bool(request.call_id) and request.call_id == lease.call_id and not request.resumes
+        and not lease.rests and not lease.closing and lease.expires_at_ms > now_ms)
 
 
 def check_free(lease: Lease, request: LeaseRequest, now_ms: int) -> None:
@@ -129,7 +145,7 @@ def acquire(lease: L, request: LeaseRequest, now_ms: int, fresh: ProducerId = NO
         assert lease.generation < LAST_GENERATION
         producer_id, generation = lease.producer_id, ProducerEpoch(lease.generation + 1)
     return replace(lease, producer_id=producer_id, generation=generation, holder=request.holder,
-                   held_since_ms=now_ms, expires_at_ms=expires_at_ms, partitions=partitions)
+                   held_since_ms=now_ms, expires_at_ms=expires_at_ms, partitions=partitions, call_id=request.call_id)
 
 
 def close(lease: L) -> L:

@@ -69,6 +69,20 @@ def test_a_lease_that_somebody_holds_is_left_alone_where_that_is_asked() -> None
     leases.check_free(HELD, request(unless_held=True, resume_producer_id=7, resume_generation=3), 5_000)
 
 
+def test_a_call_that_is_repeated_is_known() -> None:
+    mine = request(call_id=b"mine")
+    taken = leases.acquire(HELD, mine, 5_000)
+    assert leases.repeats(taken, mine, 64_999)
+    assert not leases.repeats(taken, mine, 65_000), "it has expired: it is taken over, as any other"
+    assert not leases.repeats(HELD, mine, 5_000)
+    assert not leases.repeats(taken, request(call_id=b"other"), 5_000)
+    assert not leases.repeats(taken, mine._replace(resume_producer_id=7, resume_generation=4), 5_000)
+    assert not leases.repeats(leases.close(taken), mine, 5_000)
+    assert not leases.repeats(leases.settle(leases.close(taken), {}), mine, 5_000)
+    assert not leases.repeats(leases.acquire(HELD, request(), 5_000), request(), 5_000), "no call is named"
+    assert not leases.repeats(leases.acquire(taken, request(), 5_000), mine, 5_000), "somebody else has it now"
+
+
 def test_who_is_fenced_is_told_by_whom_and_when() -> None:
     with pytest.raises(Refusal, match="taken over by 'host-a' at 1000"):
         leases.renew(HELD, 7, 2, 1, 5_000)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14hapax/v1/lease.proto\x12\x08hapax.v1\"-\n\tPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"\xf4\x01\n\x0fLeasePidRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\npartitions\x18\x02 \x03(\x0b\x32\x13.hapax.v1.Partition\x12\x11\n\texpire_ms\x18\x03 \x01(\x03\x12\x0e\n\x06holder\x18\x04 \x01(\t\x12\x1f\n\x12resume_producer_id\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x1e\n\x11resume_generation\x18\x06 \x01(\x05H\x01\x88\x01\x01\x12\x13\n\x0bunless_held\x18\x07 \x01(\x08\x42\x15\n\x13_resume_producer_idB\x14\n\x12_resume_generationJ\x04\x08\x08\x10\t\"\xc5\x01\n\x0fLeasedPartition\x12&\n\tpartition\x18\x01 \x01(\x0b\x32\x13.hapax.v1.Partition\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x05\x12\x15\n\rnext_sequence\x18\x04 \x01(\x05\x12\x14\n\x0crecord_count\x18\x05 \x01(\x03\x12\x15\n\rexpires_at_ms\x18\x06 \x01(\x03\x12\r\n\x05\x65rror\x18\x07 \x01(\x05\x12\x0e\n\x06reason\x18\x08 \x01(\t\"\x85\x01\n\x10LeasePidResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12-\n\npartitions\x18\x04 \x03(\x0b\x32\x19.hapax.v1.LeasedPartition\x12\x15\n\rformer_holder\x18\x05 \x01(\t\"c\n\x11RenewLeaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x05\x12\x11\n\texpire_ms\x18\x04 \x01(\x03J\x04\x08\x05\x10\x06\"J\n\x12RenewLeaseResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x15\n\rexpires_at_ms\x18\x03 \x01(\x03\"R\n\x13ReleaseLeaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x05J\x04\x08\x04\x10\x05\"5\n\x14ReleaseLeaseResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\")\n\x11ListLeasesRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\tJ\x04\x08\x02\x10\x03\"\x8e\x01\n\x05Lease\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x05\x12\x0e\n\x06holder\x18\x04 \x01(\t\x12\x15\n\rexpires_at_ms\x18\x05 \x01(\x03\x12\'\n\npartitions\x18\x06 \x03(\x0b\x32\x13.hapax.v1.Partition\"5\n\x12ListLeasesResponse\x12\x1f\n\x06leases\x18\x01 \x03(\x0b\x32\x0f.hapax.v1.Lease\"n\n\x1aGetProducerProgressRequest\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\'\n\npartitions\x18\x03 \x03(\x0b\x32\x13.hapax.v1.PartitionJ\x04\x08\x04\x10\x05\"\xaf\x01\n\x10ProducerProgress\x12&\n\tpartition\x18\x01 \x01(\x0b\x32\x13.hapax.v1.Partition\x12\x14\n\x0crecord_count\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x05\x12\x15\n\rlast_sequence\x18\x04 \x01(\x05\x12\x13\n\x0blast_offset\x18\x05 \x01(\x03\x12\r\n\x05\x65rror\x18\x06 \x01(\x05\x12\x0e\n\x06reason\x18\x07 \x01(\t\"l\n\x1bGetProducerProgressResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12.\n\npartitions\x18\x03 \x03(\x0b\x32\x1a.hapax.v1.ProducerProgress2\x98\x03\n\x0eProducerLeases\x12\x41\n\x08LeasePid\x12\x19.hapax.v1.LeasePidRequest\x1a\x1a.hapax.v1.LeasePidResponse\x12G\n\nRenewLease\x12\x1b.hapax.v1.RenewLeaseRequest\x1a\x1c.hapax.v1.RenewLeaseResponse\x12M\n\x0cReleaseLease\x12\x1d.hapax.v1.ReleaseLeaseRequest\x1a\x1e.hapax.v1.ReleaseLeaseResponse\x12G\n\nListLeases\x12\x1b.hapax.v1.ListLeasesRequest\x1a\x1c.hapax.v1.ListLeasesResponse\x12\x62\n\x13GetProducerProgress\x12$.hapax.v1.GetProducerProgressRequest\x1a%.hapax.v1.GetProducerProgressResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14hapax/v1/lease.proto\x12\x08hapax.v1\"-\n\tPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"\x85\x02\n\x0fLeasePidRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\npartitions\x18\x02 \x03(\x0b\x32\x13.hapax.v1.Partition\x12\x11\n\texpire_ms\x18\x03 \x01(\x03\x12\x0e\n\x06holder\x18\x04 \x01(\t\x12\x1f\n\x12resume_producer_id\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x1e\n\x11resume_generation\x18\x06 \x01(\x05H\x01\x88\x01\x01\x12\x13\n\x0bunless_held\x18\x07 \x01(\x08\x12\x0f\n\x07\x63\x61ll_id\x18\t \x01(\x0c\x42\x15\n\x13_resume_producer_idB\x14\n\x12_resume_generationJ\x04\x08\x08\x10\t\"\xc5\x01\n\x0fLeasedPartition\x12&\n\tpartition\x18\x01 \x01(\x0b\x32\x13.hapax.v1.Partition\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x05\x12\x15\n\rnext_sequence\x18\x04 \x01(\x05\x12\x14\n\x0crecord_count\x18\x05 \x01(\x03\x12\x15\n\rexpires_at_ms\x18\x06 \x01(\x03\x12\r\n\x05\x65rror\x18\x07 \x01(\x05\x12\x0e\n\x06reason\x18\x08 \x01(\t\"\x85\x01\n\x10LeasePidResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12-\n\npartitions\x18\x04 \x03(\x0b\x32\x19.hapax.v1.LeasedPartition\x12\x15\n\rformer_holder\x18\x05 \x01(\t\"c\n\x11RenewLeaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x05\x12\x11\n\texpire_ms\x18\x04 \x01(\x03J\x04\x08\x05\x10\x06\"J\n\x12RenewLeaseResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x15\n\rexpires_at_ms\x18\x03 \x01(\x03\"R\n\x13ReleaseLeaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x05J\x04\x08\x04\x10\x05\"5\n\x14ReleaseLeaseResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\")\n\x11ListLeasesRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\tJ\x04\x08\x02\x10\x03\"\x8e\x01\n\x05Lease\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x05\x12\x0e\n\x06holder\x18\x04 \x01(\t\x12\x15\n\rexpires_at_ms\x18\x05 \x01(\x03\x12\'\n\npartitions\x18\x06 \x03(\x0b\x32\x13.hapax.v1.Partition\"5\n\x12ListLeasesResponse\x12\x1f\n\x06leases\x18\x01 \x03(\x0b\x32\x0f.hapax.v1.Lease\"n\n\x1aGetProducerProgressRequest\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\'\n\npartitions\x18\x03 \x03(\x0b\x32\x13.hapax.v1.PartitionJ\x04\x08\x04\x10\x05\"\xaf\x01\n\x10ProducerProgress\x12&\n\tpartition\x18\x01 \x01(\x0b\x32\x13.hapax.v1.Partition\x12\x14\n\x0crecord_count\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x05\x12\x15\n\rlast_sequence\x18\x04 \x01(\x05\x12\x13\n\x0blast_offset\x18\x05 \x01(\x03\x12\r\n\x05\x65rror\x18\x06 \x01(\x05\x12\x0e\n\x06reason\x18\x07 \x01(\t\"l\n\x1bGetProducerProgressResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12.\n\npartitions\x18\x03 \x03(\x0b\x32\x1a.hapax.v1.ProducerProgress2\x98\x03\n\x0eProducerLeases\x12\x41\n\x08LeasePid\x12\x19.hapax.v1.LeasePidRequest\x1a\x1a.hapax.v1.LeasePidResponse\x12G\n\nRenewLease\x12\x1b.hapax.v1.RenewLeaseRequest\x1a\x1c.hapax.v1.RenewLeaseResponse\x12M\n\x0cReleaseLease\x12\x1d.hapax.v1.ReleaseLeaseRequest\x1a\x1e.hapax.v1.ReleaseLeaseResponse\x12G\n\nListLeases\x12\x1b.hapax.v1.ListLeasesRequest\x1a\x1c.hapax.v1.ListLeasesResponse\x12\x62\n\x13GetProducerProgress\x12$.hapax.v1.GetProducerProgressRequest\x1a%.hapax.v1.GetProducerProgressResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,31 +34,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PARTITION']._serialized_start=34
   _globals['_PARTITION']._serialized_end=79
   _globals['_LEASEPIDREQUEST']._serialized_start=82
-  _globals['_LEASEPIDREQUEST']._serialized_end=326
-  _globals['_LEASEDPARTITION']._serialized_start=329
-  _globals['_LEASEDPARTITION']._serialized_end=526
-  _globals['_LEASEPIDRESPONSE']._serialized_start=529
-  _globals['_LEASEPIDRESPONSE']._serialized_end=662
-  _globals['_RENEWLEASEREQUEST']._serialized_start=664
-  _globals['_RENEWLEASEREQUEST']._serialized_end=763
-  _globals['_RENEWLEASERESPONSE']._serialized_start=765
-  _globals['_RENEWLEASERESPONSE']._serialized_end=839
-  _globals['_RELEASELEASEREQUEST']._serialized_start=841
-  _globals['_RELEASELEASEREQUEST']._serialized_end=923
-  _globals['_RELEASELEASERESPONSE']._serialized_start=925
-  _globals['_RELEASELEASERESPONSE']._serialized_end=978
-  _globals['_LISTLEASESREQUEST']._serialized_start=980
-  _globals['_LISTLEASESREQUEST']._serialized_end=1021
-  _globals['_LEASE']._serialized_start=1024
-  _globals['_LEASE']._serialized_end=1166
-  _globals['_LISTLEASESRESPONSE']._serialized_start=1168
-  _globals['_LISTLEASESRESPONSE']._serialized_end=1221
-  _globals['_GETPRODUCERPROGRESSREQUEST']._serialized_start=1223
-  _globals['_GETPRODUCERPROGRESSREQUEST']._serialized_end=1333
-  _globals['_PRODUCERPROGRESS']._serialized_start=1336
-  _globals['_PRODUCERPROGRESS']._serialized_end=1511
-  _globals['_GETPRODUCERPROGRESSRESPONSE']._serialized_start=1513
-  _globals['_GETPRODUCERPROGRESSRESPONSE']._serialized_end=1621
-  _globals['_PRODUCERLEASES']._serialized_start=1624
-  _globals['_PRODUCERLEASES']._serialized_end=2032
+  _globals['_LEASEPIDREQUEST']._serialized_end=343
+  _globals['_LEASEDPARTITION']._serialized_start=346
+  _globals['_LEASEDPARTITION']._serialized_end=543
+  _globals['_LEASEPIDRESPONSE']._serialized_start=546
+  _globals['_LEASEPIDRESPONSE']._serialized_end=679
+  _globals['_RENEWLEASEREQUEST']._serialized_start=681
+  _globals['_RENEWLEASEREQUEST']._serialized_end=780
+  _globals['_RENEWLEASERESPONSE']._serialized_start=782
+  _globals['_RENEWLEASERESPONSE']._serialized_end=856
+  _globals['_RELEASELEASEREQUEST']._serialized_start=858
+  _globals['_RELEASELEASEREQUEST']._serialized_end=940
+  _globals['_RELEASELEASERESPONSE']._serialized_start=942
+  _globals['_RELEASELEASERESPONSE']._serialized_end=995
+  _globals['_LISTLEASESREQUEST']._serialized_start=997
+  _globals['_LISTLEASESREQUEST']._serialized_end=1038
+  _globals['_LEASE']._serialized_start=1041
+  _globals['_LEASE']._serialized_end=1183
+  _globals['_LISTLEASESRESPONSE']._serialized_start=1185
+  _globals['_LISTLEASESRESPONSE']._serialized_end=1238
+  _globals['_GETPRODUCERPROGRESSREQUEST']._serialized_start=1240
+  _globals['_GETPRODUCERPROGRESSREQUEST']._serialized_end=1350
+  _globals['_PRODUCERPROGRESS']._serialized_start=1353
+  _globals['_PRODUCERPROGRESS']._serialized_end=1528
+  _globals['_GETPRODUCERPROGRESSRESPONSE']._serialized_start=1530
+  _globals['_GETPRODUCERPROGRESSRESPONSE']._serialized_end=1638
+  _globals['_PRODUCERLEASES']._serialized_start=1641
+  _globals['_PRODUCERLEASES']._serialized_end=2049
 # @@protoc_insertion_point(module_scope)

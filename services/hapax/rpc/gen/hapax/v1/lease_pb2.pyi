@@ -15,7 +15,7 @@ class Partition(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
 
 class LeasePidRequest(_message.Message):
-    __slots__ = ("name", "partitions", "expire_ms", "holder", "resume_producer_id", "resume_generation", "unless_held")
+    __slots__ = ("name", "partitions", "expire_ms", "holder", "resume_producer_id", "resume_generation", "unless_held", "call_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     EXPIRE_MS_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class LeasePidRequest(_message.Message):
     RESUME_PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     RESUME_GENERATION_FIELD_NUMBER: _ClassVar[int]
     UNLESS_HELD_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     partitions: _containers.RepeatedCompositeFieldContainer[Partition]
     expire_ms: int
@@ -30,7 +31,8 @@ class LeasePidRequest(_message.Message):
     resume_producer_id: int
     resume_generation: int
     unless_held: bool
-    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., expire_ms: _Optional[int] = ..., holder: _Optional[str] = ..., resume_producer_id: _Optional[int] = ..., resume_generation: _Optional[int] = ..., unless_held: _Optional[bool] = ...) -> None: ...
+    call_id: bytes
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., expire_ms: _Optional[int] = ..., holder: _Optional[str] = ..., resume_producer_id: _Optional[int] = ..., resume_generation: _Optional[int] = ..., unless_held: _Optional[bool] = ..., call_id: _Optional[bytes] = ...) -> None: ...
 
 class LeasedPartition(_message.Message):
     __slots__ = ("partition", "producer_id", "generation", "next_sequence", "record_count", "expires_at_ms", "error", "reason")

@@ -1,0 +1,30 @@
+"""Calls to the allocator that are repeated because their answers were lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from hapax.core.errors import ErrorCode
+from unit.pid.test_pid_service import Lab, in_lab
+
+
+@pytest.mark.parametrize("careful", [False, True])
+def test_a_call_whose_answer_was_lost_is_repeated_without_harm(careful: bool) -> None:
+    async def scenario(lab: Lab) -> None:
+        mine = {"holder": "a", "unless_held": careful, "call_id": b"mine"}
+        first = await lab.lease(0, **mine)
+        again = await lab.lease(0, **mine)
+        assert again == first
+        assert lab.write(again, 0, 3)
+        late = await lab.lease(0, **mine)  # one that was on its way all the time
+        assert late.partitions[0].generation == first.partitions[0].generation
+        assert lab.write(again, 0, 3)
+        assert (await lab.lease(0, holder="a", unless_held=True, call_id=b"other")).error == ErrorCode.INVALID_REQUEST
+        other = await lab.lease(0, holder="b", call_id=b"other")
+        assert (other.partitions[0].generation, other.former_holder) == (first.partitions[0].generation + 1, "a")
+        assert not lab.write(again, 0, 1)
+        named = [await lab.lease(1, name="", call_id=b"new") for _ in range(2)]
+        assert named[0] == named[1] and named[0].name
+        assert (await lab.lease(0, call_id=bytes(65))).error == ErrorCode.INVALID_REQUEST
+
+    in_lab(scenario)
