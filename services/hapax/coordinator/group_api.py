@@ -110,7 +110,7 @@ class GroupApi:
                 shard.check_serving()  # the shard may have been lost while others answered
         except Refusal as refusal:  # the code after which clients list again
             raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, refusal.reason) from refusal
-        return [_listing(shard, group_id) for shard in shards for group_id in shard.machine.groups()]
+        return [listing(shard, group_id) for shard in shards for group_id in shard.machine.groups()]
 
     async def describe_group(self, group_id: str) -> ClassicDescription:
         shard = await self._confirmed(group_id)
@@ -150,7 +150,7 @@ class GroupApi:
         return shard
 
 
-def _listing(shard: OffsetsShard, group_id: str) -> GroupListing:
+def listing(shard: OffsetsShard, group_id: str) -> GroupListing:
     group = shard.machine.memberships.get(group_id)
     if isinstance(group, ConsumerGroup):
         return GroupListing(group_id, "consumer", group.state, CONSUMER_TYPE)

@@ -45,6 +45,11 @@ LOG_RECORDS: Final = counter("hapax_coordinator_log_records_total", "Records app
 OFFSETS: Final = counter(
     "hapax_coordinator_offsets_committed_total", "Offsets stored.",
     kafka="kafka.server:type=group-coordinator-metrics,name=offset-commit-rate")
+GROUPS: Final = gauge(
+    "hapax_coordinator_groups", "Groups by protocol and state. `simple`: without members, it has only offsets.",
+    ["protocol", "state"],
+    kafka="kafka.server:type=group-coordinator-metrics,name=group-count")
+GROUP_MEMBERS: Final = gauge("hapax_coordinator_group_members", "Members of the groups.", ["protocol"])
 TOKENS_REPLAYED: Final = counter(
     "hapax_coordinator_tokens_replayed_total",
     "Commits whose token was not newer: answered `already committed`, and their records aborted.")

@@ -12,14 +12,23 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from hapax.codec.metadata import NodeRecord
-from hapax.coordinator.group_api import GroupApi
+from hapax.coordinator.group_api import GroupApi, listing
 from hapax.coordinator.groups import OffsetsShard
 from hapax.coordinator.hanging import HangingTransactions
 from hapax.coordinator.kafka_api import KafkaApi
 from hapax.coordinator.log_reader import LogReader
 from hapax.coordinator.log_writer import LogWriter
 from hapax.coordinator.markers import MarkerSender
-from hapax.coordinator.metrics import IN_STATE, LATE, SHARDS, SHARDS_LOADING, TRANSACTIONAL_IDS, Counters
+from hapax.coordinator.metrics import (
+    GROUP_MEMBERS,
+    GROUPS,
+    IN_STATE,
+    LATE,
+    SHARDS,
+    SHARDS_LOADING,
+    TRANSACTIONAL_IDS,
+    Counters,
+)
 from hapax.coordinator.peers import OffsetsVerifier, WinnersOfPartitions
 from hapax.coordinator.rpc_api import RpcApi
 from hapax.coordinator.shard import ShardResources
@@ -48,6 +57,7 @@ log = telemetry.logger("coordinator")
 
 _RPC_GRACE_S: Final = 1.0
 _SWEPT_AT_ONCE: Final = 256
+SIMPLE: Final = "simple"
 _LATE_AFTER_MS: Final = 1000
 """A transaction is aborted within a second of its limit."""
 
@@ -86,6 +96,7 @@ class CoordinatorService:
         metrics.observe(TRANSACTIONAL_IDS, self.shards.transactional_ids)
         metrics.observe(SHARDS_LOADING, self.shards.not_serving)
         metrics.sweep((IN_STATE, LATE), self._sweep)
+        metrics.sweep((GROUPS, GROUP_MEMBERS), self._sweep_groups)
 
     def _sweep(self, samples: Sequence[list[telemetry.Sample]]) -> Iterator[None]:
         """Counts the transactions by state, and those that are open past their time-out."""
@@ -102,6 +113,20 @@ class CoordinatorService:
                     yield
         samples[0] += [((state.kafka_name,), counts[state]) for state in State]
         samples[1].append(((), late))
+
+    def _sweep_groups(self, samples: Sequence[list[telemetry.Sample]]) -> Iterator[None]:
+        groups: Counter[tuple[str, str]] = Counter()
+        members: Counter[str] = Counter()
+        for shard in self.shards.serving_group_shards():
+            for number, group_id in enumerate(list(shard.machine.groups())):
+                listed = listing(shard, group_id)
+                protocol = listed.group_type if listed.protocol_type else SIMPLE
+                groups[protocol, listed.state] += 1
+                members[protocol] += shard.machine.members_of(group_id)
+                if number % _SWEPT_AT_ONCE == 0:
+                    yield
+        samples[0] += sorted(groups.items())
+        samples[1] += [((protocol,), count) for protocol, count in sorted(members.items())]
 
     def ready(self) -> str:
         """Returns "" when all shards are assigned and those of this node serve. Otherwise it names what is missing. A

@@ -118,9 +118,12 @@ class Shards:
     def serving_txn_shards(self) -> list[TxnShard]:
         return [shard for _, shard in sorted(self._txn.items()) if shard.serving]
 
+    def serving_group_shards(self) -> list[OffsetsShard]:
+        return [shard for _, shard in sorted(self._group.items()) if shard.serving]
+
     def serving(self) -> list[TxnShard | OffsetsShard]:
         """The serving shards of both kinds."""
-        return [*self.serving_txn_shards(), *(shard for _, shard in sorted(self._group.items()) if shard.serving)]
+        return [*self.serving_txn_shards(), *self.serving_group_shards()]
 
     def not_serving(self) -> int:
         return sum(not shard.serving for shard in self.all())

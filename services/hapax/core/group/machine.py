@@ -165,13 +165,18 @@ class GroupShard(GroupOffsets):
         yield from seen
         yield from (group_id for group_id, _ in self.memberships.groups() if group_id not in seen)
 
+    def members_of(self, group_id: str) -> int:
+        """The number of a group's members."""
+        group = self.memberships.get(group_id)
+        return 0 if group is None else len(group.members)
+
     def summary(self, group_id: str) -> GroupSummary | None:
         """None where the group is unknown."""
         group = self.memberships.get(group_id)
         if group is None and not self.has_offsets(group_id):
             return None
         committed, pending = self.counts(group_id)
-        return GroupSummary(committed, pending, 0 if group is None else len(group.members))
+        return GroupSummary(committed, pending, self.members_of(group_id))
 
     def describe(self) -> list[str]:
         """The whole state as lines of text, for scenario scripts and for comparing two shards."""
