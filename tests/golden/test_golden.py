@@ -24,11 +24,11 @@ from hapax.cli.main import application
 from hapax.codec import internal_records, offsets_log, transaction_log
 from hapax.codec import metadata as etcd
 from hapax.codec.control import decode_control
-from hapax.codec.offsets_log import MembershipRecord
 from hapax.codec.snapshot import decode_snapshot
 from hapax.core.batch import BatchHeader
 from hapax.core.control import Control, Marker
-from hapax.core.group.machine import OffsetRecord
+from hapax.core.group.offsets import OffsetRecord
+from hapax.core.group.values import GroupRecord, MembershipRecord
 from hapax.core.partition.machine import AbortedTransaction, PartitionMachine
 from hapax.core.partition.values import PartitionSnapshot
 from hapax.core.transaction.record import Delta, Transaction
@@ -52,13 +52,22 @@ def holds(expected: Any, found: Any) -> bool:
     return bool(expected == found)
 
 
+RENAMED = {"MembershipRecord": "ClassicGroupRecord"}
+"""Records whose bytes are what they were, but which the dump calls by another name since."""
+
+
+def as_called_today(entry: dict[str, Any]) -> dict[str, Any]:
+    return entry | {"type": RENAMED[entry["type"]]} if entry.get("type") in RENAMED else entry
+
+
 def test_there_is_one() -> None:
     assert VERSIONS
 
 
 @of_each_version
 def test_todays_code_reads_it(version: Path) -> None:
-    expected = [json.loads(line) for line in (version / "decoded.jsonl").read_text().splitlines()]
+    lines = (version / "decoded.jsonl").read_text().splitlines()
+    expected = [json.loads(line, object_hook=as_called_today) for line in lines]
     found = [json.loads(line) for line in decoded_lines(version)]
     differing = [(a, b) for a, b in zip(expected, found, strict=True) if not holds(a, b)]
     assert differing == []
@@ -138,13 +147,15 @@ def controls_of(version: Path) -> Iterator[Control]:
                 yield decode_control(batch.data, batch.header)
 
 
-def offsets_log_of(version: Path) -> Iterator[Any]:
+def offsets_log_of(version: Path) -> Iterator[GroupRecord]:
     for file in version.glob("broker-0/__consumer_offsets-*/*.log"):
         for batch in walk(file):
             assert isinstance(batch, Batch)
             if not batch.header.is_control:
                 for _, key, value in internal_records.decode_batch(batch.data, batch.header):
-                    yield offsets_log.decode_record(key, value)
+                    record = offsets_log.decode_record(key, value)
+                    assert record is not None
+                    yield record
 
 
 def snapshots_of(version: Path) -> Iterator[PartitionSnapshot]:
@@ -203,8 +214,10 @@ def test_the_newest_holds_every_field_of_every_control_record() -> None:
 
 def test_the_newest_holds_every_field_of_an_offset() -> None:
     records = list(offsets_log_of(VERSIONS[-1]))
-    assert {type(record) for record in records} == {OffsetRecord, MembershipRecord}
-    assert always_default(record for record in records if isinstance(record, OffsetRecord)) == []
+    kinds = {*get_args(MembershipRecord), OffsetRecord}
+    assert {type(record) for record in records if record.value is not None} == kinds
+    assert {type(record) for record in records if record.value is None} == kinds
+    assert always_default(record for record in records if record.value is not None) == []
 
 
 def test_the_newest_holds_every_field_of_a_snapshot() -> None:

@@ -18,6 +18,25 @@ from hapax.codec.internal_records import KeyValue, encode_batch
 from hapax.codec.records import encode_records
 from hapax.core.control import LEASE_COUNTED, Marker, ProducerExpiry, ProducerFence, ShardFence
 from hapax.core.group.offsets import CommittedOffset, OffsetRecord
+from hapax.core.group.values import (
+    ClassicFacade,
+    ClassicGroupRecord,
+    ClassicGroupValue,
+    ClassicMemberValue,
+    CurrentRecord,
+    CurrentValue,
+    GroupEpochRecord,
+    GroupEpochValue,
+    MemberRecord,
+    MembershipRecord,
+    MemberValue,
+    ProtocolOffer,
+    RegexRecord,
+    RegexValue,
+    TargetEpochRecord,
+    TargetEpochValue,
+    TargetRecord,
+)
 from hapax.core.transaction.record import (
     CommittedToken,
     Delta,
@@ -217,7 +236,7 @@ async def _transaction_state(disk: RealDisk) -> PartitionWriter:
 
 
 def offset_records() -> Iterator[KeyValue]:
-    """Versions 1, 3 and 4, a tombstone, a group's."""
+    """Versions 1, 3 and 4, a tombstone, and those of groups and their members."""
     where = TopicPartition("flights", PartitionIndex(0))
     for group, offset in (
         ("v3", CommittedOffset(Offset(5), 2, "m", TimestampMs(T0))),
@@ -225,9 +244,30 @@ def offset_records() -> Iterator[KeyValue]:
         ("v4", CommittedOffset(Offset(7), 3, "", TimestampMs(T0), topic_id=FLIGHTS)),
     ):
         record = OffsetRecord(group, where, offset)
-        yield offsets_log.encode_key(record), offsets_log.encode_value(offset)
+        yield offsets_log.encode_key(record), offsets_log.encode_value(record)
     yield offsets_log.encode_key(OffsetRecord("gone", where, None)), None
-    yield offsets_log.encode_group_key("gone"), None
+    for member in group_records():
+        yield offsets_log.encode_key(member), None if member.value is None else offsets_log.encode_value(member)
+
+
+def group_records() -> Iterator[MembershipRecord]:
+    """Every kind, with each field set, and a tombstone of each."""
+    values: list[MembershipRecord] = [
+        ClassicGroupRecord("classic", ClassicGroupValue("consumer", 4, "range", "m-1", TimestampMs(T0), (
+            ClassicMemberValue("m-1", "i-1", "client", "/10.0.0.1", 60_000, 45_000, b"subscription", b"assignment"),
+        ))),
+        GroupEpochRecord("consumer", GroupEpochValue(7, 2**62)),
+        MemberRecord("consumer", "m-1", MemberValue(
+            "i-1", "rack-a", "client", "/10.0.0.1", ("flights",), "delays-.*", 45_000, "uniform",
+            ClassicFacade(10_000, (ProtocolOffer("range", b"subscription"),)))),
+        TargetEpochRecord("consumer", TargetEpochValue(6, TimestampMs(T0))),
+        TargetRecord("consumer", "m-1", frozenset({(FLIGHTS, 0), (FLIGHTS, 2)})),
+        CurrentRecord("consumer", "m-1", CurrentValue(6, 5, 1, ((FLIGHTS, 0, 4),), ((FLIGHTS, 1, 3),))),
+        RegexRecord("consumer", "delays-.*", RegexValue(("delays-1", "delays-2"), 99, TimestampMs(T0))),
+    ]
+    yield from values
+    for value in values:
+        yield value._replace(group="gone", value=None)
 
 
 async def _consumer_offsets(disk: RealDisk) -> PartitionWriter:

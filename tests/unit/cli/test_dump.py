@@ -76,12 +76,37 @@ def test_an_internal_topic_is_decoded(tmp_path: Path) -> None:
         tmp_path,
         "__consumer_offsets-3",
         encode_control(ShardFence(4, 100), 1),
-        encode_batch([(encode_key(record), encode_value(offset))], 2),
+        encode_batch([(encode_key(record), encode_value(record))], 2),
     )
     fence, _, group = entries(log)
     assert fence["content"] == {"type": "ShardFence", "shard_epoch": 4, "node_id": 100}
     assert group["content"]["group"] == "readers"
     assert group["content"]["value"]["offset"] == 42
+
+
+def test_groups_and_their_members_are_decoded(tmp_path: Path) -> None:
+    from hapax.codec.offsets_log import encode_key, encode_value
+    from hapax.core.group.values import ClassicGroupRecord, CurrentRecord, CurrentValue, TargetRecord
+    from hapax.core.types import TopicId
+
+    topic = TopicId(bytes([1]) * 16)
+    records = (
+        TargetRecord("readers", "m", frozenset({(topic, 2), (topic, 1)})),
+        CurrentRecord("readers", "m", CurrentValue(4, 3, 1, ((topic, 1, 2),), ())),
+    )
+    batch = encode_batch([
+        *((encode_key(record), encode_value(record)) for record in records),
+        (encode_key(ClassicGroupRecord("gone", None)), None), (b"\0\x0a\0\1g", b"a share group's member"),
+    ], 2)
+    log = partition(tmp_path, "__consumer_offsets-3", batch)
+    _, target, current, gone, other = entries(log)
+    assert target["content"] == {
+        "type": "TargetRecord", "group": "readers", "member_id": "m", "value": [[topic, 1], [topic, 2]]}
+    assert current["content"]["value"] == {
+        "type": "CurrentValue", "epoch": 4, "previous_epoch": 3, "state": 1, "assigned": [[topic, 1, 2]],
+        "pending_revocation": []}
+    assert gone["content"] == {"type": "ClassicGroupRecord", "group": "gone", "value": None}
+    assert other["content"] == "000a000167"
 
 
 def test_a_members_deltas_and_what_removes_them(tmp_path: Path) -> None:

@@ -1,19 +1,14 @@
 from __future__ import annotations
 
-import json
-import re
 import timeit
 from contextlib import suppress
 from dataclasses import replace
-from importlib.resources import files
 from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafka.protocol.data_container import DataContainer
-from kafka.protocol.schemas import StructField
 
 from hapax.codec.transaction_log import decode_key, decode_record, decode_value, encode_key, encode_record, encode_value
 from hapax.core.transaction.record import (
@@ -35,15 +30,7 @@ from hapax.core.transaction.record import (
     TransactionPartition,
 )
 from hapax.core.transaction.states import State
-
-
-def reference(name: str) -> type[DataContainer]:
-    text = (files("hapax.codec") / "schemas" / f"{name}.json").read_text()
-    struct = StructField(json.loads(re.sub(r"(?m)^\s*//.*\n", "", text)))
-    made = type(name, (DataContainer,), {"_struct": struct})
-    struct.set_data_class(made)
-    return made
-
+from unit.codec.reference import reference
 
 REFERENCE = reference("TransactionLogValue")
 DELTA_KEY, DELTA_VALUE = reference("TransactionDeltaKey"), reference("TransactionDeltaValue")

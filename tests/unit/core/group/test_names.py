@@ -46,7 +46,7 @@ def test_neither_does_a_setting_let_metadata_be_longer() -> None:
     shard = GroupShard(max_metadata_bytes=1 << 20)
     for record in commit(shard, "g", 32_767 * "a").records:
         assert record.value is not None
-        encode_value(record.value)
+        encode_value(record)
     assert commit(shard, "g", 32_768 * "a").errors == (ErrorCode.OFFSET_METADATA_TOO_LARGE,)
 
 
@@ -57,4 +57,4 @@ def test_a_retention_without_end_can_be_written(topic_id: bytes) -> None:
     decision = GroupShard().decide_offset_commit(request, Now(Millis(1), TimestampMs(1_700_000_000_000)))
     for record in decision.records:
         assert record.value is not None and record.value.expire_timestamp == 2**63 - 1
-        assert decode_record(encode_key(record), encode_value(record.value)) == record
+        assert decode_record(encode_key(record), encode_value(record)) == record
