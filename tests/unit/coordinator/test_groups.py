@@ -67,7 +67,8 @@ class Verifier:
 @pytest.fixture
 async def shard() -> OffsetsShard:
     node: Any = SimpleNamespace(
-        settings=Settings(), clock=SimpleNamespace(now_ms=lambda: 1000), random=random.Random(1),
+        settings=Settings(), clock=SimpleNamespace(now_ms=lambda: 1000, monotonic_ms=lambda: 1000),
+        random=random.Random(1),
         view=SimpleNamespace(topic=lambda name: None), newest_connection=lambda: -1,
         counters=Counters(Metrics()),
     )
