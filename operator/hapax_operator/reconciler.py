@@ -50,8 +50,8 @@ log = telemetry.logger("operator")
 
 _WORKERS: Final = 32
 """They mostly wait for the API server and the controller. Topics requested together are created by one call."""
-_ROUNDS: Final = 5
-"""Create, add partitions, configure, change replicas, observe."""
+_ROUNDS: Final = 10
+"""Create, add partitions, configure, change replicas, observe; before each of them the resources are read again."""
 _SETTLE_S: Final = 0.2
 """Delay after a change of the view of the cluster, because related changes arrive together."""
 _MISSED_S: Final = 0.5
@@ -257,6 +257,7 @@ class Reconciler:
                 return
             if not await self._apply(topic, resource, planned):
                 return
+            confirmed = False  # it may have taken long
 
     async def _apply(self, topic: str, resource: TopicResource, planned: TopicPlan) -> bool:
         """False: the resource waits for another event. Raises Refusal, which the status then has."""

@@ -68,8 +68,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a position is forgotten while records wait", "no record twice", "client/fetcher.py",
-        "(reading.out_of_range or reading.made_again) and reading.drained:",
-        "(reading.out_of_range or reading.made_again):",
+        "            if lost and reading.drained and partition not in self._held:",
+        "            if lost and partition not in self._held:",
         (_FETCHING,),
     ),
     Mutant(

@@ -30,8 +30,8 @@ MUTANTS = (
     Mutant(
         "the consumer commits a position in a topic that is gone", "a topic made again is read from its beginning",
         "client/fetcher.py",
-        "if r.position is not None and not r.made_again}\n",
-        "if r.position is not None}\n",
+        "            if not r.made_again and (position := self._returned",
+        "            if (position := self._returned",
         (unit("client/test_fetching.py"),),
     ),
 )

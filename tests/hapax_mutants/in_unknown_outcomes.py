@@ -75,4 +75,16 @@ MUTANTS = (
         "        if endpoint not in self._endpoints and too_old and",
         (unit("runtime/test_etcd_names.py"),),
     ),
+    Mutant(
+        "a position counts what an iteration has not returned", "a commit covers what was read", "client/fetcher.py",
+        "        return position if held is None else held[0]\n",
+        "        return position\n",
+        (unit("client/test_iterating.py"),),
+    ),
+    Mutant(
+        "a poll passes over what an iteration holds", "no record is hidden", "client/fetcher.py",
+        "        if self._rest and (held := self.hand_out(limit)):\n            return held\n",
+        "",
+        (unit("client/test_iterating.py"),),
+    ),
 )

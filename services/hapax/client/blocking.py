@@ -256,8 +256,13 @@ class Consumer(_Client[consumer.Consumer]):
         return self._inner.metrics
 
     def __iter__(self) -> Iterator[Record]:
+        """As the iteration of `hapax.client.Consumer`. Only its polls are handed to the loop."""
+        fetcher = self._inner._fetcher
         while True:
-            yield from self.poll()
+            handed = fetcher.hand_out(1)
+            yield from handed
+            if not handed:
+                _background.run(self._inner._poll_held())
 
     assign = _on_loop(consumer.Consumer.assign)
     assignment = _on_loop(consumer.Consumer.assignment)

@@ -116,9 +116,16 @@ class Consumer(Connected):
         return await self._fetcher.take(timeout_ms, max_records or self._options["max.poll.records"])
 
     async def __aiter__(self) -> AsyncIterator[Record]:
+        """A position counts a record as read once the iteration has returned it."""
         while True:
-            for record in await self.poll():
+            handed = self._fetcher.hand_out(1)
+            for record in handed:
                 yield record
+            if not handed:
+                await self._poll_held()
+
+    async def _poll_held(self) -> None:
+        self._fetcher.hold(await self.poll())
 
     async def fetch(
         self, partition: TopicPartition | tuple[str, int], offset: int, *, topic_id: str = "",
@@ -156,7 +163,7 @@ class Consumer(Connected):
     async def commit(self, offsets: Offsets | None = None) -> None:
         """Commits offsets, or the positions of all assigned partitions. Raises HapaxError.
 
-        A position counts a record as read once `poll` has returned it.
+        A position counts a record as read once `poll` or an iteration has returned it.
         """
         self._check_usable()
         if self._group is None:

@@ -175,6 +175,10 @@ class Fetcher:
         self._fetches: dict[int, asyncio.Task[None]] = {}
         self._starting: dict[str, asyncio.Task[None]] = {}
         """By topic, so that a missing topic does not delay the others."""
+        self._rest: deque[Record] = deque()
+        """Taken by an iteration, which has not handed them out yet."""
+        self._held: dict[TopicPartition, tuple[int, int]] = {}
+        """Of the partitions in `_rest`: the offset of the next record to hand out, and the number of records left."""
         self._closed = False
         self._arrived = asyncio.Event()
         self._failures: dict[TopicPartition, HapaxError] = {}
@@ -193,6 +197,8 @@ class Fetcher:
     def assign(self, partitions: list[TopicPartition]) -> None:
         self._readings = {p: self._readings.get(p) or Reading() for p in partitions}
         self._failures.clear()
+        for partition in [p for p in self._held if p not in self._readings]:
+            self._drop_held(partition)
 
     def assigned(self) -> list[TopicPartition]:
         return list(self._readings)
@@ -200,9 +206,15 @@ class Fetcher:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self._reading(partition).start_at(offset)
         self._failures.pop(partition, None)
+        self._drop_held(partition)
 
     def position(self, partition: TopicPartition) -> int | None:
-        return self._reading(partition).position
+        return self._returned(partition, self._reading(partition).position)
+
+    def _returned(self, partition: TopicPartition, position: int | None) -> int | None:
+        """The position without what an iteration holds. (The blocking client's iteration runs on another thread.)"""
+        held = self._held.get(partition)
+        return position if held is None else held[0]
 
     def lag(self) -> int:
         """The largest lag of any partition: offsets up to its last known end."""
@@ -213,7 +225,9 @@ class Fetcher:
         """The positions that may be committed. A position in a topic that was deleted and created again is not valid in
         the new topic, although some of the old topic's records may still be buffered."""
         self._note_made_again()
-        return {p: r.position for p, r in self._readings.items() if r.position is not None and not r.made_again}
+        return {
+            p: position for p, r in self._readings.items()
+            if not r.made_again and (position := self._returned(p, r.position)) is not None}
 
     def topic_ids(self) -> dict[str, Any]:
         """Topic name -> uuid.UUID of the topic to which its `positions` belong, where it is known."""
@@ -234,10 +248,44 @@ class Fetcher:
             raise FatalError(f"{partition.topic}-{partition.partition} is not assigned to this consumer")
         return reading
 
+    # --- iterating --------------------------------------------------------------------------------------------
+
+    def hold(self, records: list[Record]) -> None:
+        """Keeps records that were taken until `hand_out`. A position does not count them as read before."""
+        self._rest.extend(records)
+        for record in reversed(records):
+            partition = TopicPartition(record.topic, PartitionIndex(record.partition))
+            self._held[partition] = record.offset, self._held.get(partition, (0, 0))[1] + 1
+
+    def hand_out(self, limit: int) -> list[Record]:
+        """The first held records of partitions that are not paused."""
+        handed: list[Record] = []
+        passed: list[Record] = []
+        while self._rest and len(handed) < limit:
+            record = self._rest.popleft()
+            partition = TopicPartition(record.topic, PartitionIndex(record.partition))
+            if self._readings[partition].paused:
+                passed.append(record)
+                continue
+            handed.append(record)
+            left = self._held[partition][1] - 1
+            if left:
+                self._held[partition] = record.offset + 1, left
+            else:
+                del self._held[partition]
+        self._rest.extendleft(reversed(passed))
+        return handed
+
+    def _drop_held(self, partition: TopicPartition) -> None:
+        if self._held.pop(partition, None) is not None:
+            self._rest = deque(each for each in self._rest if (each.topic, each.partition) != partition)
+
     # --- taking -----------------------------------------------------------------------------------------------
 
     async def take(self, timeout_ms: int, limit: int) -> list[Record]:
         """Buffered records, or the first that arrive within `timeout_ms`. Raises HapaxError."""
+        if self._rest and (held := self.hand_out(limit)):
+            return held
         deadline = self._cluster.now() + timeout_ms
         while True:
             self._arrived.clear()
@@ -343,8 +391,9 @@ class Fetcher:
     def _forget_positions(self) -> None:
         """Clears positions that are no longer in the log, once everything that was fetched has been returned."""
         self._note_made_again()
-        for reading in self._readings.values():
-            if reading.position is not None and (reading.out_of_range or reading.made_again) and reading.drained:
+        for partition, reading in self._readings.items():
+            lost = reading.position is not None and (reading.out_of_range or reading.made_again)
+            if lost and reading.drained and partition not in self._held:
                 reading.forget_position()
 
     def _note_made_again(self) -> None:

@@ -15,7 +15,7 @@ from hapax.runtime import telemetry
 from hapax.runtime.clock import SystemClock
 from hapax_operator.conditions import Condition
 from hapax_operator.plan_producer import ProducerSeen
-from hapax_operator.plan_topic import TopicPlan
+from hapax_operator.plan_topic import Grow, Note, TopicPlan
 from hapax_operator.reconciler import PolicyUid, Reconciler
 from hapax_operator.resources import FINALIZER, PAUSE, PRODUCERS, TOPICS, Ref
 
@@ -136,6 +136,31 @@ async def test_a_look_that_is_cancelled_from_within_is_due_again() -> None:
         made._queue.add("orders")
         await asyncio.gather(asyncio.ensure_future(made._work()), return_exceptions=True)
         assert "orders" in made._queue._timers
+
+
+@pytest.mark.parametrize("found", [body("1"), None])
+async def test_a_topic_s_resource_is_read_again_before_each_change(
+    monkeypatch: pytest.MonkeyPatch, found: dict[str, Any] | None
+) -> None:
+    api, done = Api(body("1")), []
+
+    async def apply(*_: Any) -> Note:
+        done.append(_[-1])
+        api.found = found
+        return Note("Normal", "Done", "")
+
+    async def record(*_: Any) -> None: ...
+
+    acts = [Grow(partitions) for partitions in range(2, 6)]
+    monkeypatch.setattr("hapax_operator.reconciler.topic_seen", lambda *_: None)
+    monkeypatch.setattr("hapax_operator.reconciler.apply_to_topic", apply)
+    monkeypatch.setattr(
+        "hapax_operator.reconciler.plan_topic", lambda *_: TopicPlan(actions=tuple(acts[len(done) : len(done) + 1])))
+    async with reconciler(api) as made:
+        made._note = record  # type: ignore[method-assign]
+        made.seen(TOPICS, body("1"))
+        await made._topic("orders")
+        assert done == (acts[:1] if found is None else acts)
 
 
 class Policies(tuple[Any, ...]):
