@@ -16,7 +16,7 @@ from hapax.codec.offsets_log import OffsetsLogError, decode_record, encode_key, 
 from hapax.coordinator.log_writer import Unit
 from hapax.coordinator.members import ClusterTopics, Members, group_limits
 from hapax.coordinator.shard import Shard, ShardResources, SupersededConnection
-from hapax.coordinator.sweep import Difference, is_running
+from hapax.coordinator.sweep import Difference, is_running, timer_in
 from hapax.core import control as control_records
 from hapax.core.batch import BatchHeader
 from hapax.core.control import Control
@@ -370,7 +370,7 @@ class OffsetsShard(Shard):
     def _expire_later(self) -> None:
         interval = self.resources.settings.offsets_retention_check_interval_ms / 1000
         delay = interval * (0.5 + self.resources.random.random())
-        self._expiry = asyncio.get_running_loop().call_later(delay, self._expire)
+        self._expiry = timer_in(delay, self._expire)
 
     def _expire(self) -> None:
         with supervision.contained("offsets-expiry", self.shard):

@@ -15,7 +15,7 @@ import re2
 from hapax.codec.offsets_log import encode_key, encode_value
 from hapax.coordinator.log_writer import Unit
 from hapax.coordinator.shard import ShardResources
-from hapax.coordinator.sweep import is_running
+from hapax.coordinator.sweep import is_running, timer_in
 from hapax.core.errors import ErrorCode
 from hapax.core.group.machine import GroupShard
 from hapax.core.group.values import Answer, CallId, GroupLimits, Outcome, RegexQuestion, TopicFacts, Write
@@ -28,6 +28,9 @@ log = telemetry.logger("members")
 
 _TOPICS_PER_TURN: Final = 2_000
 """Matched against a regular expression in one turn of the loop."""
+
+_NOT_WORTH_IT_S: Final = 0.002
+"""A timer that is late by this is not set again."""
 
 _Asked = TypeVar("_Asked")
 
@@ -141,12 +144,12 @@ class Members:
             self.stopped()
             return
         loop = asyncio.get_running_loop()
-        at = loop.time() + max(0, deadline - self._shard.resources.clock.monotonic_ms()) / 1000
+        delay_s = max(0, deadline - self._shard.resources.clock.monotonic_ms()) / 1000
         if self._timer is not None:
-            if self._timer.when() <= at and not self._timer.cancelled():
+            if self._timer.when() <= loop.time() + delay_s + _NOT_WORTH_IT_S and not self._timer.cancelled():
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(at, self._due)
+        self._timer = timer_in(delay_s, self._due)
 
     def _due(self) -> None:
         self._timer = None

@@ -8,12 +8,13 @@
 | `completion` | a postponed completion is appended after half a second | append it |
 | `held_call` | a held call is answered at its deadline | answer it |
 | `expiry_timer` | a shard has a timer for its next search for expired ids or offsets | set the timer |
+| `group_deadline` | a shard has a timer for the next deadline of its groups' members | set the timer |
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from hapax.core.intent import Repeated
@@ -22,6 +23,7 @@ from hapax.runtime.ports import Randomness, Task
 from hapax.runtime.self_corrections import LOOK_EVERY_S, corrected
 
 GRACE_MS: Final = 1000
+_SHORTEST_S: Final = 0.001
 _LOOKS: Final = 3
 _LOOKS_AT_MARKERS: Final = 20
 """At least 30 s, which is longer than a call and the pause after it."""
@@ -47,6 +49,12 @@ class SweptShard(Protocol):
 
 class ServingShards(Protocol):
     def serving(self) -> Sequence[SweptShard]: ...
+
+
+def timer_in(delay_s: float, callback: Callable[..., object], *arguments: object) -> asyncio.TimerHandle:
+    """A timer for which `is_running` can be asked. For what is due within half a millisecond, uvloop makes a handle
+    that cannot tell its time."""
+    return asyncio.get_running_loop().call_later(max(delay_s, _SHORTEST_S), callback, *arguments)
 
 
 def is_running(timer: asyncio.TimerHandle | None, now_s: float) -> bool:

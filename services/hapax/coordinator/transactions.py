@@ -17,7 +17,7 @@ from hapax.codec.transaction_log import decode_record, encode_record
 from hapax.coordinator.log_writer import Unit
 from hapax.coordinator.markers import MarkerSender, MarkerWaiter, retry_after
 from hapax.coordinator.shard import SLICE, Shard, ShardResources, SupersededConnection
-from hapax.coordinator.sweep import GRACE_MS, Difference, is_running
+from hapax.coordinator.sweep import GRACE_MS, Difference, is_running, timer_in
 from hapax.core.batch import BatchHeader
 from hapax.core.control import Control
 from hapax.core.errors import ErrorCode, Refusal
@@ -333,7 +333,7 @@ class TxnShard(Shard):
         if activity.timer is not None:
             activity.timer.cancel()
         delay = max(0, at - self.resources.clock.monotonic_ms()) / 1000
-        activity.timer = asyncio.get_running_loop().call_later(delay, self._time_out, transactional_id)
+        activity.timer = timer_in(delay, self._time_out, transactional_id)
 
     def _stop_timer(self, transactional_id: str) -> None:
         activity = self._activities.get(transactional_id)
@@ -422,7 +422,7 @@ class TxnShard(Shard):
         self._postponed[completion.transactional_id] = loop.time()
         self._wake(completion.transactional_id)
         if self._completer is None:
-            self._completer = loop.call_later(POSTPONED_FOR_S, self._complete, POSTPONED_FOR_S)
+            self._completer = timer_in(POSTPONED_FOR_S, self._complete, POSTPONED_FOR_S)
 
     def _complete(self, waited_s: float) -> None:
         """Appends the completions that have waited for `waited_s` without a record that makes them unnecessary."""
@@ -432,7 +432,7 @@ class TxnShard(Shard):
         for transactional_id, since in list(self._postponed.items()):
             left = since + waited_s - now
             if left > _TIMER_GRAIN_S:
-                self._completer = loop.call_later(left, self._complete, waited_s)
+                self._completer = timer_in(left, self._complete, waited_s)
                 return
             del self._postponed[transactional_id]
             decision = self.machine.completion(transactional_id)
@@ -553,7 +553,7 @@ class TxnShard(Shard):
     def _expire_later(self) -> None:
         interval = self.resources.settings.transaction_remove_expired_transaction_cleanup_interval_ms / 1000
         delay = interval * (0.5 + self.resources.random.random())
-        self._expiry = asyncio.get_running_loop().call_later(delay, self._expire)
+        self._expiry = timer_in(delay, self._expire)
 
     def _expire(self) -> None:
         with supervision.contained("transactional-id-expiry", self.shard):

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import uvloop
 
 from hapax.coordinator import transactions
+from hapax.coordinator.sweep import is_running, timer_in
 from hapax.core.errors import ErrorCode
 from hapax.wire.peer import PeerClosed
 from unit.coordinator.coordinator_world import CoordinatorWorld, run
@@ -137,3 +139,16 @@ def test_a_shard_that_looks_for_nothing_expired_begins_to(kind: str, self_correc
 
     run(scenario)
     assert self_corrections == {"expiry_timer": 1}
+
+
+def test_a_timer_that_is_due_at_once_can_be_asked_on_the_services_loop() -> None:
+    async def ask() -> None:
+        loop = asyncio.get_running_loop()
+        fired = loop.create_future()
+        timer = timer_in(0, fired.set_result, None)
+        assert is_running(timer, loop.time())
+        await fired
+        timer.cancel()
+        assert not is_running(timer, loop.time())
+
+    uvloop.run(ask())
