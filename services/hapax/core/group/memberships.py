@@ -279,7 +279,7 @@ class Memberships:
         self._drop_if_vacant(slot)
 
     def _drop_if_vacant(self, slot: _Slot) -> None:
-        """A group that is not persisted and that nobody is in leaves no trace."""
+        """A group that is not persisted and has no members leaves no trace."""
         if slot.write is not None or slot.waiting or slot.persisted:
             return
         if slot.group is None or slot.group.is_vacant():

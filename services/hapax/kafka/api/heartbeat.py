@@ -1,7 +1,7 @@
 """Heartbeat (12): a member of a classic group is alive, and hears whether a new round has begun.
 
-While the group's shard loads, the answer is 0, as in Kafka: the member keeps its partitions, and its session begins
-again when the shard is loaded.
+While the group's shard loads, the answer is 0, as in Kafka: the member keeps its partitions, and has a whole session
+from when the shard is loaded.
 """
 
 from __future__ import annotations
