@@ -5,6 +5,7 @@ Each test runs with both protocols, spoken by librdkafka.
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
 from collections import Counter
@@ -13,7 +14,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from typer.testing import CliRunner
 
+from hapax.cli.main import application
+from hapax.client import HapaxError
+from hapax.client import TopicPartition as NativePartition
+from hapax.client.blocking import Admin
 from hapax.local.cluster import LocalCluster
 from integration.waiting import nothing_is_open, wait_until
 
@@ -309,3 +315,24 @@ def read(bootstrap: str, topic: str) -> list[bytes | None]:
                 raise KafkaException(message.error())
     finally:
         consumer.close()
+
+
+def test_the_command_shows_members(cluster_factory: ClusterFactory, members: list[Member], protocol: str) -> None:
+    cluster = cluster_factory(settings=FAST)
+    topic = new_topic(cluster.bootstrap, 2)
+    members.append(Member(cluster.bootstrap, "g", topic, protocol))
+    wait_until(lambda: shared(members, 2), "share")
+    with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
+        (listed,) = admin.list_groups("g")
+        assert (listed.protocol, listed.state, listed.members) == (protocol, "Stable", 1)
+        found = admin.describe_group("g")
+        (member,) = found.members
+        assert member.assigned == tuple(NativePartition(topic, number) for number in range(2))
+        assert member.client_id == "rdkafka" and found.state == "Stable" and found.protocol == protocol
+        with pytest.raises(HapaxError, match="NON_EMPTY_GROUP"):
+            admin.delete_group_offsets("g")
+    command = ["group", "describe", "g", "--bootstrap", cluster.bootstrap, "--json"]
+    shown = CliRunner().invoke(application(command[:1]), command)
+    assert shown.exit_code == 0, shown.output
+    described = json.loads(shown.stdout)
+    assert described["members"][0]["assigned"] == [f"{topic}-0", f"{topic}-1"]

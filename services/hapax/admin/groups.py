@@ -1,4 +1,4 @@
-"""/v1/groups: committed offsets, lag, and resets and deletions of offsets."""
+"""/v1/groups: members, committed offsets, lag, and resets and deletions of offsets."""
 
 from __future__ import annotations
 
@@ -35,6 +35,30 @@ class GroupSummary(BaseModel):
     committed: int = Field(description="Partitions with a committed offset.")
     pending: int = Field(description="Partitions for which an open transaction will commit an offset.")
     members: int
+    protocol: str = Field(description="classic, consumer, or simple: it has only offsets.", examples=["consumer"])
+    state: str = Field(description="As Kafka's tools name it.", examples=["Stable"])
+
+
+class AssignedPartition(BaseModel):
+    topic: str
+    partition: int
+
+
+class Member(BaseModel):
+    member_id: str
+    instance_id: str | None = Field(description="Of a static member; else null.")
+    client_id: str
+    client_host: str
+    epoch: int = Field(description="In a classic group the generation of the group.")
+    assigned: list[AssignedPartition]
+
+
+class GroupDescription(BaseModel):
+    group: str
+    protocol: str = Field(description="classic, consumer, or simple: it has only offsets.")
+    state: str
+    shard: int
+    members: list[Member]
 
 
 class GroupPage(BaseModel):
@@ -143,10 +167,17 @@ def routes(context: Context) -> APIRouter:
     async def list_groups(
         limit: Limit = 100, cursor: Cursor = None, prefix: Annotated[str, Query(max_length=1024)] = "",
     ) -> Response:
-        """The groups that have committed offsets, ordered by name."""
+        """The groups that have members or committed offsets, ordered by name."""
         found = await clients.call(lambda admin: admin.list_groups(prefix))
         items, following = page(found, lambda group: (group.group,), limit, cursor)
         return answer({"items": [each._asdict() for each in items], "next_cursor": following})
+
+    @router.get("/{group}", response_model=GroupDescription)
+    async def describe(group: Name) -> Response:
+        """A group's state, and its members with the partitions that each of them has."""
+        found = await clients.call(lambda admin: admin.describe_group(group))
+        return answer({**found._asdict(), "members": [
+            {**each._asdict(), "assigned": [one._asdict() for one in each.assigned]} for each in found.members]})
 
     @router.get("/{group}/offsets", response_model=GroupOffsets)
     async def offsets(group: Name) -> Response:

@@ -1,4 +1,4 @@
-"""`hapax group ...`: the offsets and lag of consumer groups, and changes to their offsets."""
+"""`hapax group ...`: the members, offsets and lag of consumer groups, and changes to their offsets."""
 
 from __future__ import annotations
 
@@ -32,9 +32,25 @@ def list_groups(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """List the groups that have committed offsets."""
+    """List the groups that have members or committed offsets."""
     found = administer(bootstrap, lambda admin: admin.list_groups(prefix))
-    output.print_records(as_json, "", [each._asdict() for each in found], ("group", "committed", "pending", "members"))
+    columns = ("group", "protocol", "state", "members", "committed", "pending")
+    output.print_records(as_json, "", [each._asdict() for each in found], columns)
+
+
+@app.command()
+def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
+    """Show the members of a group and the partitions that each of them has."""
+    found = administer(bootstrap, lambda admin: admin.describe_group(name))
+    rows: list[dict[str, Any]] = [
+        {**each._asdict(), "assigned": [partition_name(one) for one in each.assigned]} for each in found.members]
+    if as_json:
+        output.print_json({**found._asdict(), "members": rows})
+        return
+    for row in rows:
+        row["assigned"] = " ".join(row["assigned"])
+    columns = ("member_id", "instance_id", "client_id", "client_host", "epoch", "assigned")
+    output.print_records(False, f"{name}: {found.protocol}, {found.state}", rows, columns)
 
 
 @app.command()

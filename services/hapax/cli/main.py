@@ -12,7 +12,7 @@ GROUPS: Final = {
     "local": "Run a cluster on this machine, each service in its own process.",
     "cluster": "Show nodes, shards, settings, health and versions.",
     "topic": "Create, list, describe, configure, extend and delete topics; show offsets and records.",
-    "group": "Show the offsets and lag of consumer groups; reset or delete their offsets.",
+    "group": "Show members, offsets and lag of consumer groups; reset or delete their offsets.",
     "txn": "List, describe and abort transactions; find hanging ones.",
     "producers": "Show the state that partitions keep for producers.",
     "lease": "List, take and release leases of producer ids; show their progress.",

@@ -312,6 +312,7 @@ class Admin(_Client[admin.Admin]):
     partition_producers = _waits(admin.Admin.partition_producers)
 
     list_groups = _waits(admin.Admin.list_groups)
+    describe_group = _waits(admin.Admin.describe_group)
     group_offsets = _waits(admin.Admin.group_offsets)
     group_lag = _waits(admin.Admin.group_lag)
     alter_group_offsets = _waits(admin.Admin.alter_group_offsets)

@@ -31,6 +31,30 @@ class GroupInfo(NamedTuple):
     pending: int
     """Partitions with an offset in an open transaction."""
     members: int
+    protocol: str = ""
+    """`classic`, `consumer`, or `simple`: it has only offsets."""
+    state: str = ""
+    """As in Kafka's ListGroups, for example `Stable`."""
+
+
+class GroupMember(NamedTuple):
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    epoch: int
+    """In a classic group the generation of the group."""
+    assigned: tuple[TopicPartition, ...]
+    """In a consumer group also the partitions that it is about to give up."""
+
+
+class GroupDescription(NamedTuple):
+    group: str
+    protocol: str
+    """As in GroupInfo."""
+    state: str
+    shard: int
+    members: tuple[GroupMember, ...]
 
 
 class GroupOffset(NamedTuple):
@@ -75,7 +99,7 @@ class GroupAdmin(OffsetAdmin):
     """The part of `Admin` for groups. Only `alter_group_offsets` also works with other Kafka clusters."""
 
     async def list_groups(self, prefix: str = "") -> list[GroupInfo]:
-        """All groups with offsets, ordered by name. Raises RetriableError while a shard is being taken over."""
+        """All groups with members or offsets, ordered by name. Raises RetriableError while a shard is taken over."""
         from hapax.rpc.gen.hapax.v1 import groups_pb2 as pb
 
         request = pb.ListGroupsRequest(prefix=prefix).SerializeToString()
@@ -87,18 +111,31 @@ class GroupAdmin(OffsetAdmin):
                 if answer.error:
                     raise from_code(answer.error, "listing groups", answer.reason)
                 found |= {
-                    g.group_id: GroupInfo(g.group_id, g.committed, g.pending, g.members) for g in answer.groups}
+                    g.group_id: GroupInfo(
+                        g.group_id, g.committed, g.pending, g.members, g.protocol, g.state) for g in answer.groups}
             return sorted(found.values())
 
         return await self._cluster.within(self._timeout, "listing groups", attempt)
 
-    async def group_offsets(self, group: str) -> dict[TopicPartition, GroupOffset]:
-        """Raises FatalError with GROUP_ID_NOT_FOUND if no offsets are committed for the group."""
+    async def describe_group(self, group: str) -> GroupDescription:
+        """Raises FatalError with GROUP_ID_NOT_FOUND if there is no such group."""
+        answer = await self._describe(group)
+        return GroupDescription(group, answer.protocol, answer.state, answer.shard, tuple(
+            GroupMember(
+                each.member_id, each.instance_id or None, each.client_id, each.client_host, each.epoch,
+                tuple(sorted(_partition(one) for one in each.assigned)))
+            for each in answer.described))
+
+    async def _describe(self, group: str) -> Any:
         from hapax.rpc.gen.hapax.v1 import groups_pb2 as pb
 
-        answer = await self._of_group(
+        return await self._of_group(
             group, "DescribeGroup", pb.DescribeGroupRequest(group_id=group).SerializeToString(),
             pb.DescribeGroupResponse.FromString, "describing")
+
+    async def group_offsets(self, group: str) -> dict[TopicPartition, GroupOffset]:
+        """Raises FatalError with GROUP_ID_NOT_FOUND if there is no such group."""
+        answer = await self._describe(group)
         return {
             _partition(each): GroupOffset(
                 each.offset, each.metadata, each.leader_epoch, each.committed_ms, each.pending)

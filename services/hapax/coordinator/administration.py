@@ -1,16 +1,20 @@
-"""Administrative calls: describes groups and shards, deletes a group's offsets."""
+"""Administrative calls: describes groups and shards, deletes groups and their offsets."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from hapax.coordinator.group_api import listing, protocol_of
 from hapax.coordinator.groups import OffsetsShard
 from hapax.coordinator.shard import Shard
 from hapax.coordinator.shards import Shards
 from hapax.coordinator.transactions import TxnShard
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.group.classic import ClassicGroup
+from hapax.core.group.subscription import assigned_partitions
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.rpc.gen.hapax.v1 import groups_pb2 as pb
+from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import RpcHandler, RpcPeer
 
 GROUPS: Final = "/hapax.v1.Groups/"
@@ -18,8 +22,9 @@ SHARDS: Final = "/hapax.v1.Shards/"
 
 
 class CoordinatorAdministration:
-    def __init__(self, shards: Shards) -> None:
+    def __init__(self, shards: Shards, view: ClusterView) -> None:
         self._shards = shards
+        self._view = view
 
     def handlers(self) -> dict[str, RpcHandler]:
         return {
@@ -41,9 +46,10 @@ class CoordinatorAdministration:
             for name in shard.machine.groups():
                 summary = shard.machine.summary(name)
                 if summary is not None and name.startswith(request.prefix):
+                    listed = listing(shard, name)
                     found.append(pb.GroupSummary(
                         group_id=name, shard=shard.shard, committed=summary.committed, pending=summary.pending,
-                        members=summary.members))
+                        members=summary.members, protocol=protocol_of(listed), state=listed.state))
         return pb.ListGroupsResponse(groups=found).SerializeToString()
 
     async def _describe_group(self, payload: bytes, peer: RpcPeer) -> bytes:
@@ -54,7 +60,7 @@ class CoordinatorAdministration:
             stable = shard.machine.fetch(group, None, True)
             summary = shard.machine.summary(group)
             if summary is None:
-                raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group!r} has no offsets")
+                raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group!r}")
         except Refusal as refusal:
             return pb.DescribeGroupResponse(error=refusal.code, reason=refusal.reason).SerializeToString()
         pending = {each.partition for each in stable if each.error == ErrorCode.UNSTABLE_OFFSET_COMMIT}
@@ -69,8 +75,32 @@ class CoordinatorAdministration:
                 leader_epoch=-1 if value is None else value.leader_epoch,
                 metadata="" if value is None else value.metadata,
                 committed_ms=-1 if value is None else value.commit_timestamp, pending=partition in pending))
+        listed = listing(shard, group)
         return pb.DescribeGroupResponse(
-            shard=shard.shard, shard_epoch=shard.epoch, members=summary.members, offsets=offsets).SerializeToString()
+            shard=shard.shard, shard_epoch=shard.epoch, members=summary.members, offsets=offsets,
+            protocol=protocol_of(listed), state=listed.state, described=self._members(shard, group),
+        ).SerializeToString()
+
+    def _members(self, shard: OffsetsShard, group_id: str) -> list[pb.GroupMember]:
+        group = shard.machine.memberships.get(group_id)
+        if isinstance(group, ClassicGroup):
+            return [
+                pb.GroupMember(
+                    member_id=each.member_id, instance_id=each.instance_id or "", client_id=each.client_id,
+                    client_host=each.client_host, epoch=group.generation,
+                    assigned=[pb.OffsetName(topic=topic, partition=index)
+                              for topic, index in assigned_partitions(each.assignment) or ()])
+                for each in group.describe().members]
+        if group is None:
+            return []
+        return [
+            pb.GroupMember(
+                member_id=each.member_id, instance_id=each.value.instance_id or "", client_id=each.value.client_id,
+                client_host=each.value.client_host, epoch=each.epoch,
+                assigned=[pb.OffsetName(topic=topic.name, partition=index)
+                          for topic_id, index in sorted(each.assigned)
+                          if (topic := self._view.topic_by_id(topic_id)) is not None])
+            for each in group.describe().members]
 
     async def _delete_offsets(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = pb.DeleteOffsetsRequest.FromString(payload)

@@ -17,6 +17,7 @@ from hapax.core.group.consumer import ConsumerGroup
 from hapax.core.group.descriptions import (
     CLASSIC_TYPE,
     CONSUMER_TYPE,
+    SIMPLE_TYPE,
     ClassicDescription,
     ConsumerDescription,
     GroupListing,
@@ -157,3 +158,8 @@ def listing(shard: OffsetsShard, group_id: str) -> GroupListing:
     if group is None:
         return GroupListing(group_id, "", ClassicState.EMPTY.value, CLASSIC_TYPE)
     return GroupListing(group_id, group.protocol_type, group.state.value, CLASSIC_TYPE)
+
+
+def protocol_of(group: GroupListing) -> str:
+    """`classic`, `consumer`, or `simple` for a group that has only offsets."""
+    return group.group_type if group.protocol_type else SIMPLE_TYPE

@@ -172,9 +172,17 @@ class OffsetsShard(Shard):
                 self.machine.replay_txn_offset(record, Offset(offset + number), producer_id, producer_epoch)
 
     async def delete_offsets(self, group: str, partitions: Sequence[TopicPartition] | None) -> int:
-        """Returns the number of deleted offsets, once the deletion is durable. Raises Refusal."""
+        """With None all of them, and the group. Returns the number of deleted offsets, once the deletion is durable.
+        Raises Refusal."""
         self.check_serving()
         try:
+            if partitions is None:
+                self.machine.check_stable(group)
+                deleted, _ = self.machine.counts(group)
+                code = await self.delete_group(group)
+                if code is not ErrorCode.NONE:
+                    raise Refusal(code)
+                return deleted
             tombstones = self.machine.decide_removal(group, partitions)
         except Refusal:  # a caller that hears "no such group" concludes that its offsets are gone
             await self.confirm()

@@ -88,7 +88,7 @@ class RpcApi:
             TRANSACTIONS + "DescribeTransactionalId": self._describe_transactional_id,
             TRANSACTIONS + "EnsureTransactionalId": self._ensure_transactional_id,
             TRANSACTIONS + "FenceProducer": self._fence_producer,
-            **CoordinatorAdministration(self._shards).handlers(),
+            **CoordinatorAdministration(self._shards, self._view).handlers(),
         }
 
     # --- between services -----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from hapax.codec.metadata import NodeRecord
-from hapax.coordinator.group_api import GroupApi, listing
+from hapax.coordinator.group_api import GroupApi, listing, protocol_of
 from hapax.coordinator.groups import OffsetsShard
 from hapax.coordinator.hanging import HangingTransactions
 from hapax.coordinator.kafka_api import KafkaApi
@@ -57,7 +57,6 @@ log = telemetry.logger("coordinator")
 
 _RPC_GRACE_S: Final = 1.0
 _SWEPT_AT_ONCE: Final = 256
-SIMPLE: Final = "simple"
 _LATE_AFTER_MS: Final = 1000
 """A transaction is aborted within a second of its limit."""
 
@@ -120,7 +119,7 @@ class CoordinatorService:
         for shard in self.shards.serving_group_shards():
             for number, group_id in enumerate(list(shard.machine.groups())):
                 listed = listing(shard, group_id)
-                protocol = listed.group_type if listed.protocol_type else SIMPLE
+                protocol = protocol_of(listed)
                 groups[protocol, listed.state] += 1
                 members[protocol] += shard.machine.members_of(group_id)
                 if number % _SWEPT_AT_ONCE == 0:

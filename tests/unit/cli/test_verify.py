@@ -26,7 +26,7 @@ from hapax.core.partition.machine import PartitionMachine
 from hapax.log.walk import Batch, walk
 
 FLIGHTS = "flights-0"
-FIRST, MIDDLE, LAST = (f"{FLIGHTS}/{offset:020d}" for offset in (0, 26, 52))
+FIRST, MIDDLE, LAST = (f"{FLIGHTS}/{offset:020d}" for offset in (0, 28, 54))
 
 
 @pytest.fixture(scope="session")
@@ -107,7 +107,7 @@ def lower_a_leader_epoch(folder: Path) -> None:
 
 def repeat_a_sequence(folder: Path) -> None:
     log = folder / f"{FIRST}.log"
-    position, size = batches(log)[2]
+    position, size = batches(log)[4]
     change(log, position + 53, struct.pack(">i", 3))
     seal(log, position, size)
 
@@ -148,12 +148,12 @@ def abort_from_another_offset(folder: Path) -> None:
 
 
 def flip_a_snapshots_bit(folder: Path) -> None:
-    flip(folder / f"{FLIGHTS}/{71:020d}.snapshot", 60)
+    flip(folder / f"{FLIGHTS}/{73:020d}.snapshot", 60)
 
 
 def tell_another_sequence(folder: Path) -> None:
-    path = folder / f"{FLIGHTS}/{71:020d}.snapshot"
-    machine = PartitionMachine(decode_snapshot(path.read_bytes(), 71))
+    path = folder / f"{FLIGHTS}/{73:020d}.snapshot"
+    machine = PartitionMachine(decode_snapshot(path.read_bytes(), 73))
     producer = machine.producers.get(1_000)
     assert producer is not None
     machine.producers.put_batch(38, 2, 40, producer.last_timestamp, 39, 39)
@@ -161,17 +161,17 @@ def tell_another_sequence(folder: Path) -> None:
 
 
 def forget_an_open_transaction(folder: Path) -> None:
-    path = folder / f"{FLIGHTS}/{71:020d}.snapshot"
-    snapshot = decode_snapshot(path.read_bytes(), 71)
+    path = folder / f"{FLIGHTS}/{73:020d}.snapshot"
+    snapshot = decode_snapshot(path.read_bytes(), 73)
     path.write_bytes(encode_snapshot(replace(snapshot, open_transactions=())))
 
 
 def snapshot_of_the_future(folder: Path) -> None:
-    path = folder / f"{FLIGHTS}/{71:020d}.snapshot"
-    snapshot = decode_snapshot(path.read_bytes(), 71)
+    path = folder / f"{FLIGHTS}/{73:020d}.snapshot"
+    snapshot = decode_snapshot(path.read_bytes(), 73)
     later = PartitionMachine(snapshot)
-    later.log_end_offset = 75
-    path.with_name(f"{75:020d}.snapshot").write_bytes(encode_snapshot(later.snapshot()))
+    later.log_end_offset = 77
+    path.with_name(f"{77:020d}.snapshot").write_bytes(encode_snapshot(later.snapshot()))
 
 
 def mistake_a_leader_epochs_start(folder: Path) -> None:
@@ -221,7 +221,7 @@ def damage_a_marker(folder: Path) -> None:
 
 def commit_what_is_not_there(folder: Path) -> None:
     path = folder / "replication-offset-checkpoint"
-    path.write_text(path.read_text().replace("flights 0 71", "flights 0 72"))
+    path.write_text(path.read_text().replace("flights 0 73", "flights 0 74"))
 
 
 def damage_the_high_watermarks(folder: Path) -> None:
@@ -239,32 +239,32 @@ def damage_what_was_seen(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "file", "what", "offset"),
     [
-        (flip_a_bit, f"{MIDDLE}.log", "CRC-32C does not match", 29),
-        (cut_a_batch_out, f"{MIDDLE}.log", "offsets 32 to 34 are missing", 32),
-        (put_a_batch_in_twice, f"{LAST}.log", "a batch with offset 69, but 71 was expected", 69),
-        (lose_a_segment, f"{LAST}.log", "offsets 26 to 51 are missing", 26),
-        (lower_a_leader_epoch, f"{LAST}.log", "leader epoch 1 after 3", 68),
-        (repeat_a_sequence, f"{FIRST}.log", "producer 1000, epoch 0: sequence 3, but 6 was expected (again)", 6),
-        (point_into_a_batch, f"{MIDDLE}.index", "where no batch begins", 34),
-        (point_to_another_offset, f"{MIDDLE}.index", "that ends with 34", 35),
+        (flip_a_bit, f"{MIDDLE}.log", "CRC-32C does not match", 31),
+        (cut_a_batch_out, f"{MIDDLE}.log", "offsets 34 to 36 are missing", 34),
+        (put_a_batch_in_twice, f"{LAST}.log", "a batch with offset 71, but 73 was expected", 71),
+        (lose_a_segment, f"{LAST}.log", "offsets 28 to 53 are missing", 28),
+        (lower_a_leader_epoch, f"{LAST}.log", "leader epoch 1 after 3", 70),
+        (repeat_a_sequence, f"{FIRST}.log", "producer 1000, epoch 0: sequence 3, but 6 was expected (again)", 8),
+        (point_into_a_batch, f"{MIDDLE}.index", "where no batch begins", 36),
+        (point_to_another_offset, f"{MIDDLE}.index", "that ends with 36", 37),
         (tear_an_index, f"{FIRST}.index", "the last entry is torn", None),
-        (mistake_a_time, f"{MIDDLE}.timeindex", "the batch has", 31),
-        (lose_an_aborted_transaction, f"{LAST}.txnindex", "does not list producer 2000 aborted 48 to 68", 48),
-        (abort_another_producer, f"{FIRST}.txnindex", "producer 2000 has no abort marker at offset 22", 20),
-        (abort_from_another_offset, f"{FIRST}.txnindex", "has producer 2001 aborted 3 to 22", 3),
-        (flip_a_snapshots_bit, f"{FLIGHTS}/{71:020d}.snapshot", "CRC-32C does not match", 71),
-        (tell_another_sequence, f"{FLIGHTS}/{71:020d}.snapshot", "last_sequence 38 instead of 35", 71),
-        (forget_an_open_transaction, f"{FLIGHTS}/{71:020d}.snapshot", "open transaction of producer 2002 is in", 71),
-        (snapshot_of_the_future, f"{FLIGHTS}/{75:020d}.snapshot", "but the log ends at 71", None),
-        (mistake_a_leader_epochs_start, f"{FLIGHTS}/leader-epoch-checkpoint", "epoch 0 at offset 41", 41),
+        (mistake_a_time, f"{MIDDLE}.timeindex", "the batch has", 33),
+        (lose_an_aborted_transaction, f"{LAST}.txnindex", "does not list producer 2000 aborted 50 to 70", 50),
+        (abort_another_producer, f"{FIRST}.txnindex", "producer 2000 has no abort marker at offset 24", 22),
+        (abort_from_another_offset, f"{FIRST}.txnindex", "has producer 2001 aborted 3 to 24", 3),
+        (flip_a_snapshots_bit, f"{FLIGHTS}/{73:020d}.snapshot", "CRC-32C does not match", 73),
+        (tell_another_sequence, f"{FLIGHTS}/{73:020d}.snapshot", "last_sequence 38 instead of 35", 73),
+        (forget_an_open_transaction, f"{FLIGHTS}/{73:020d}.snapshot", "open transaction of producer 2002 is in", 73),
+        (snapshot_of_the_future, f"{FLIGHTS}/{77:020d}.snapshot", "but the log ends at 73", None),
+        (mistake_a_leader_epochs_start, f"{FLIGHTS}/leader-epoch-checkpoint", "epoch 0 at offset 43", 43),
         (damage_the_leader_epochs, f"{FLIGHTS}/leader-epoch-checkpoint", "not a checkpoint of version 0", None),
         (lose_the_topics_id, f"{FLIGHTS}/partition.metadata", "is missing", None),
         (cut_what_a_clean_stop_left, f"{LAST}.log", "at the last clean stop", None),
         (lose_a_partition, FLIGHTS, "is missing; it was there", None),
         (damage_a_coordinators_record, f"__transaction_state-33/{0:020d}.log", "version 99", 1),
         (damage_a_committed_offset, f"__consumer_offsets-3/{0:020d}.log", "version 99", 1),
-        (damage_a_marker, f"__consumer_offsets-3/{0:020d}.log", "cannot be decoded", 9),
-        (commit_what_is_not_there, FLIGHTS, "ends at 71, but 72 was committed here", 71),
+        (damage_a_marker, f"__consumer_offsets-3/{0:020d}.log", "cannot be decoded", 22),
+        (commit_what_is_not_there, FLIGHTS, "ends at 73, but 74 was committed here", 73),
         (damage_the_high_watermarks, "replication-offset-checkpoint", "'flights'", None),
         (forget_the_cluster, "meta.properties", "names no cluster.id", None),
         (damage_what_was_seen, "metadata-seen.json", "is damaged", None),
@@ -282,9 +282,9 @@ def test_damage_is_named(
 
 
 def test_a_fault_within_a_segment_says_at_which_byte(folder: Path) -> None:
+    position, _ = batches(folder / f"{MIDDLE}.log")[1]
     flip_a_bit(folder)
     _, said = verify(folder)
-    position, _ = batches(folder / f"{FIRST}.log")[1]
     assert said["damage"][0]["position"] == position
 
 
@@ -294,7 +294,7 @@ def test_a_fault_within_a_segment_says_at_which_byte(folder: Path) -> None:
 def test_a_torn_tail_of_an_unclean_stop_is_noted(folder: Path) -> None:
     (folder / ".kafka_cleanshutdown").unlink()
     log = folder / f"{LAST}.log"
-    (folder / f"{FLIGHTS}/{71:020d}.snapshot").unlink()
+    (folder / f"{FLIGHTS}/{73:020d}.snapshot").unlink()
     (folder / f"{LAST}.timeindex").unlink()
     (folder / "replication-offset-checkpoint").unlink()
     log.write_bytes(log.read_bytes()[:-5])
@@ -313,7 +313,7 @@ def test_a_gap_is_compactions_in_compacted_topics_only(folder: Path) -> None:
             derived.unlink()
     (folder / ".kafka_cleanshutdown").unlink()
     _, said = verify(folder)
-    assert [each["what"] for each in said["damage"]] == ["offsets 0 to 2 are missing"]
+    assert [each["what"] for each in said["damage"]] == ["offsets 0 to 0 are missing"]
     code, said = verify(folder, "--compacted", "flights")
     assert (code, said["damage"]) == (0, [])
 
@@ -352,24 +352,24 @@ def test_a_segment_that_goes_before_it_is_compared_is_no_damage(
 def test_replicas_that_differ(both: tuple[Path, Path]) -> None:
     log = both[1] / f"{MIDDLE}.log"
     position, size = batches(log)[3]
-    flip(log, position + 75)
+    flip(log, position + 77)
     seal(log, position, size)
     code, said = verify(*both)
     assert code == 1
     (found,) = [each for each in said["damage"] if "differs from" in each["what"]]
-    assert (found["file"], found["offset"], found["position"]) == (str(log), 35, position)
+    assert (found["file"], found["offset"], found["position"]) == (str(log), 37, position)
 
 
 def test_replicas_may_differ_above_the_high_watermark_only(both: tuple[Path, Path]) -> None:
     for each in both:
         (each / ".kafka_cleanshutdown").unlink()
         checkpoint = each / "replication-offset-checkpoint"
-        checkpoint.write_text(checkpoint.read_text().replace("flights 0 71", "flights 0 69"))
+        checkpoint.write_text(checkpoint.read_text().replace("flights 0 73", "flights 0 71"))
     log = both[1] / f"{LAST}.log"
     position, size = batches(log)[-1]
     change(log, position + 27, struct.pack(">q", T0))  # its base timestamp
     seal(log, position, size)
-    (log.parent / "00000000000000000071.snapshot").unlink()  # it knows the checksum of the other's batch
+    (log.parent / "00000000000000000073.snapshot").unlink()  # it knows the checksum of the other's batch
     code, said = verify(*both)
     assert (code, said["damage"]) == (0, []), said["damage"]
     (both[0] / "replication-offset-checkpoint").unlink()
@@ -380,7 +380,7 @@ def test_replicas_may_differ_above_the_high_watermark_only(both: tuple[Path, Pat
 def test_a_replica_that_lacks_what_is_committed(both: tuple[Path, Path]) -> None:
     cut_a_batch_out(both[1])
     _, said = verify(*both)
-    assert any("lacks a batch" in each["what"] and each["offset"] == 32 for each in said["damage"])
+    assert any("lacks a batch" in each["what"] and each["offset"] == 34 for each in said["damage"])
 
 
 # --- the command --------------------------------------------------------------------------------------------------

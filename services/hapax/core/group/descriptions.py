@@ -8,6 +8,8 @@ from hapax.core.group.values import MemberValue, Partitions
 
 CLASSIC_TYPE: Final = "classic"
 CONSUMER_TYPE: Final = "consumer"
+SIMPLE_TYPE: Final = "simple"
+"""A group that never had members. Kafka's calls call it classic."""
 DEAD: Final = "Dead"
 """State of a group that does not exist, as DescribeGroups names it."""
 

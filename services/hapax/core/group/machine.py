@@ -124,6 +124,11 @@ class GroupShard(GroupOffsets):
             if code is ErrorCode.NONE and self.holds(group_id, each)
         ), codes
 
+    def check_stable(self, group_id: str) -> None:
+        """Raises Refusal(UNSTABLE_OFFSET_COMMIT) where an open transaction is about to commit an offset."""
+        if self.counts(group_id)[1]:
+            super().decide_removal(group_id, None)
+
     def delete_group(self, call: CallId, group_id: str, now: Now) -> Outcome:
         """Deletes an empty group with its offsets, in one write. Raises Refusal: 69, 68."""
         if self.memberships.get(group_id) is None and not self.has_offsets(group_id):

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15hapax/v1/groups.proto\x12\x08hapax.v1\"#\n\x11ListGroupsRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\"d\n\x0cGroupSummary\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\r\n\x05shard\x18\x02 \x01(\x05\x12\x11\n\tcommitted\x18\x03 \x01(\x05\x12\x0f\n\x07pending\x18\x04 \x01(\x05\x12\x0f\n\x07members\x18\x05 \x01(\x05\"[\n\x12ListGroupsResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12&\n\x06groups\x18\x03 \x03(\x0b\x32\x16.hapax.v1.GroupSummary\"(\n\x14\x44\x65scribeGroupRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\"\x8e\x01\n\x0bGroupOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x10\n\x08metadata\x18\x05 \x01(\t\x12\x14\n\x0c\x63ommitted_ms\x18\x06 \x01(\x03\x12\x0f\n\x07pending\x18\x07 \x01(\x08\"\x93\x01\n\x15\x44\x65scribeGroupResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05shard\x18\x03 \x01(\x05\x12\x13\n\x0bshard_epoch\x18\x04 \x01(\x05\x12\x0f\n\x07members\x18\x05 \x01(\x05\x12&\n\x07offsets\x18\x06 \x03(\x0b\x32\x15.hapax.v1.GroupOffset\".\n\nOffsetName\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"_\n\x14\x44\x65leteOffsetsRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0b\n\x03\x61ll\x18\x02 \x01(\x08\x12(\n\npartitions\x18\x03 \x03(\x0b\x32\x14.hapax.v1.OffsetName\"G\n\x15\x44\x65leteOffsetsResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07\x64\x65leted\x18\x03 \x01(\x05\"\x17\n\x15\x44\x65scribeShardsRequest\"r\n\nShardState\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05shard\x18\x02 \x01(\x05\x12\r\n\x05\x65poch\x18\x03 \x01(\x05\x12\x0f\n\x07serving\x18\x04 \x01(\x08\x12\x16\n\x0eloaded_records\x18\x05 \x01(\x03\x12\x0f\n\x07\x65ntries\x18\x06 \x01(\x05\">\n\x16\x44\x65scribeShardsResponse\x12$\n\x06shards\x18\x01 \x03(\x0b\x32\x14.hapax.v1.ShardState2\xf5\x01\n\x06Groups\x12G\n\nListGroups\x12\x1b.hapax.v1.ListGroupsRequest\x1a\x1c.hapax.v1.ListGroupsResponse\x12P\n\rDescribeGroup\x12\x1e.hapax.v1.DescribeGroupRequest\x1a\x1f.hapax.v1.DescribeGroupResponse\x12P\n\rDeleteOffsets\x12\x1e.hapax.v1.DeleteOffsetsRequest\x1a\x1f.hapax.v1.DeleteOffsetsResponse2]\n\x06Shards\x12S\n\x0e\x44\x65scribeShards\x12\x1f.hapax.v1.DescribeShardsRequest\x1a .hapax.v1.DescribeShardsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15hapax/v1/groups.proto\x12\x08hapax.v1\"#\n\x11ListGroupsRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\"\x85\x01\n\x0cGroupSummary\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\r\n\x05shard\x18\x02 \x01(\x05\x12\x11\n\tcommitted\x18\x03 \x01(\x05\x12\x0f\n\x07pending\x18\x04 \x01(\x05\x12\x0f\n\x07members\x18\x05 \x01(\x05\x12\x10\n\x08protocol\x18\x06 \x01(\t\x12\r\n\x05state\x18\x07 \x01(\t\"[\n\x12ListGroupsResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12&\n\x06groups\x18\x03 \x03(\x0b\x32\x16.hapax.v1.GroupSummary\"(\n\x14\x44\x65scribeGroupRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\"\x8e\x01\n\x0bGroupOffset\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x10\n\x08metadata\x18\x05 \x01(\t\x12\x14\n\x0c\x63ommitted_ms\x18\x06 \x01(\x03\x12\x0f\n\x07pending\x18\x07 \x01(\x08\"\x94\x01\n\x0bGroupMember\x12\x11\n\tmember_id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\x13\n\x0b\x63lient_host\x18\x04 \x01(\t\x12&\n\x08\x61ssigned\x18\x05 \x03(\x0b\x32\x14.hapax.v1.OffsetName\x12\r\n\x05\x65poch\x18\x06 \x01(\x05\"\xde\x01\n\x15\x44\x65scribeGroupResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05shard\x18\x03 \x01(\x05\x12\x13\n\x0bshard_epoch\x18\x04 \x01(\x05\x12\x0f\n\x07members\x18\x05 \x01(\x05\x12&\n\x07offsets\x18\x06 \x03(\x0b\x32\x15.hapax.v1.GroupOffset\x12\x10\n\x08protocol\x18\x07 \x01(\t\x12\r\n\x05state\x18\x08 \x01(\t\x12(\n\tdescribed\x18\t \x03(\x0b\x32\x15.hapax.v1.GroupMember\".\n\nOffsetName\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"_\n\x14\x44\x65leteOffsetsRequest\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x0b\n\x03\x61ll\x18\x02 \x01(\x08\x12(\n\npartitions\x18\x03 \x03(\x0b\x32\x14.hapax.v1.OffsetName\"G\n\x15\x44\x65leteOffsetsResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07\x64\x65leted\x18\x03 \x01(\x05\"\x17\n\x15\x44\x65scribeShardsRequest\"r\n\nShardState\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05shard\x18\x02 \x01(\x05\x12\r\n\x05\x65poch\x18\x03 \x01(\x05\x12\x0f\n\x07serving\x18\x04 \x01(\x08\x12\x16\n\x0eloaded_records\x18\x05 \x01(\x03\x12\x0f\n\x07\x65ntries\x18\x06 \x01(\x05\">\n\x16\x44\x65scribeShardsResponse\x12$\n\x06shards\x18\x01 \x03(\x0b\x32\x14.hapax.v1.ShardState2\xf5\x01\n\x06Groups\x12G\n\nListGroups\x12\x1b.hapax.v1.ListGroupsRequest\x1a\x1c.hapax.v1.ListGroupsResponse\x12P\n\rDescribeGroup\x12\x1e.hapax.v1.DescribeGroupRequest\x1a\x1f.hapax.v1.DescribeGroupResponse\x12P\n\rDeleteOffsets\x12\x1e.hapax.v1.DeleteOffsetsRequest\x1a\x1f.hapax.v1.DeleteOffsetsResponse2]\n\x06Shards\x12S\n\x0e\x44\x65scribeShards\x12\x1f.hapax.v1.DescribeShardsRequest\x1a .hapax.v1.DescribeShardsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,30 +33,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LISTGROUPSREQUEST']._serialized_start=35
   _globals['_LISTGROUPSREQUEST']._serialized_end=70
-  _globals['_GROUPSUMMARY']._serialized_start=72
-  _globals['_GROUPSUMMARY']._serialized_end=172
-  _globals['_LISTGROUPSRESPONSE']._serialized_start=174
-  _globals['_LISTGROUPSRESPONSE']._serialized_end=265
-  _globals['_DESCRIBEGROUPREQUEST']._serialized_start=267
-  _globals['_DESCRIBEGROUPREQUEST']._serialized_end=307
-  _globals['_GROUPOFFSET']._serialized_start=310
-  _globals['_GROUPOFFSET']._serialized_end=452
-  _globals['_DESCRIBEGROUPRESPONSE']._serialized_start=455
-  _globals['_DESCRIBEGROUPRESPONSE']._serialized_end=602
-  _globals['_OFFSETNAME']._serialized_start=604
-  _globals['_OFFSETNAME']._serialized_end=650
-  _globals['_DELETEOFFSETSREQUEST']._serialized_start=652
-  _globals['_DELETEOFFSETSREQUEST']._serialized_end=747
-  _globals['_DELETEOFFSETSRESPONSE']._serialized_start=749
-  _globals['_DELETEOFFSETSRESPONSE']._serialized_end=820
-  _globals['_DESCRIBESHARDSREQUEST']._serialized_start=822
-  _globals['_DESCRIBESHARDSREQUEST']._serialized_end=845
-  _globals['_SHARDSTATE']._serialized_start=847
-  _globals['_SHARDSTATE']._serialized_end=961
-  _globals['_DESCRIBESHARDSRESPONSE']._serialized_start=963
-  _globals['_DESCRIBESHARDSRESPONSE']._serialized_end=1025
-  _globals['_GROUPS']._serialized_start=1028
-  _globals['_GROUPS']._serialized_end=1273
-  _globals['_SHARDS']._serialized_start=1275
-  _globals['_SHARDS']._serialized_end=1368
+  _globals['_GROUPSUMMARY']._serialized_start=73
+  _globals['_GROUPSUMMARY']._serialized_end=206
+  _globals['_LISTGROUPSRESPONSE']._serialized_start=208
+  _globals['_LISTGROUPSRESPONSE']._serialized_end=299
+  _globals['_DESCRIBEGROUPREQUEST']._serialized_start=301
+  _globals['_DESCRIBEGROUPREQUEST']._serialized_end=341
+  _globals['_GROUPOFFSET']._serialized_start=344
+  _globals['_GROUPOFFSET']._serialized_end=486
+  _globals['_GROUPMEMBER']._serialized_start=489
+  _globals['_GROUPMEMBER']._serialized_end=637
+  _globals['_DESCRIBEGROUPRESPONSE']._serialized_start=640
+  _globals['_DESCRIBEGROUPRESPONSE']._serialized_end=862
+  _globals['_OFFSETNAME']._serialized_start=864
+  _globals['_OFFSETNAME']._serialized_end=910
+  _globals['_DELETEOFFSETSREQUEST']._serialized_start=912
+  _globals['_DELETEOFFSETSREQUEST']._serialized_end=1007
+  _globals['_DELETEOFFSETSRESPONSE']._serialized_start=1009
+  _globals['_DELETEOFFSETSRESPONSE']._serialized_end=1080
+  _globals['_DESCRIBESHARDSREQUEST']._serialized_start=1082
+  _globals['_DESCRIBESHARDSREQUEST']._serialized_end=1105
+  _globals['_SHARDSTATE']._serialized_start=1107
+  _globals['_SHARDSTATE']._serialized_end=1221
+  _globals['_DESCRIBESHARDSRESPONSE']._serialized_start=1223
+  _globals['_DESCRIBESHARDSRESPONSE']._serialized_end=1285
+  _globals['_GROUPS']._serialized_start=1288
+  _globals['_GROUPS']._serialized_end=1533
+  _globals['_SHARDS']._serialized_start=1535
+  _globals['_SHARDS']._serialized_end=1628
 # @@protoc_insertion_point(module_scope)

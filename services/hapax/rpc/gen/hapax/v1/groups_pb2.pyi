@@ -13,18 +13,22 @@ class ListGroupsRequest(_message.Message):
     def __init__(self, prefix: _Optional[str] = ...) -> None: ...
 
 class GroupSummary(_message.Message):
-    __slots__ = ("group_id", "shard", "committed", "pending", "members")
+    __slots__ = ("group_id", "shard", "committed", "pending", "members", "protocol", "state")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     shard: int
     committed: int
     pending: int
     members: int
-    def __init__(self, group_id: _Optional[str] = ..., shard: _Optional[int] = ..., committed: _Optional[int] = ..., pending: _Optional[int] = ..., members: _Optional[int] = ...) -> None: ...
+    protocol: str
+    state: str
+    def __init__(self, group_id: _Optional[str] = ..., shard: _Optional[int] = ..., committed: _Optional[int] = ..., pending: _Optional[int] = ..., members: _Optional[int] = ..., protocol: _Optional[str] = ..., state: _Optional[str] = ...) -> None: ...
 
 class ListGroupsResponse(_message.Message):
     __slots__ = ("error", "reason", "groups")
@@ -60,21 +64,43 @@ class GroupOffset(_message.Message):
     pending: bool
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., committed_ms: _Optional[int] = ..., pending: _Optional[bool] = ...) -> None: ...
 
+class GroupMember(_message.Message):
+    __slots__ = ("member_id", "instance_id", "client_id", "client_host", "assigned", "epoch")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_HOST_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNED_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    instance_id: str
+    client_id: str
+    client_host: str
+    assigned: _containers.RepeatedCompositeFieldContainer[OffsetName]
+    epoch: int
+    def __init__(self, member_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., client_host: _Optional[str] = ..., assigned: _Optional[_Iterable[_Union[OffsetName, _Mapping]]] = ..., epoch: _Optional[int] = ...) -> None: ...
+
 class DescribeGroupResponse(_message.Message):
-    __slots__ = ("error", "reason", "shard", "shard_epoch", "members", "offsets")
+    __slots__ = ("error", "reason", "shard", "shard_epoch", "members", "offsets", "protocol", "state", "described")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBED_FIELD_NUMBER: _ClassVar[int]
     error: int
     reason: str
     shard: int
     shard_epoch: int
     members: int
     offsets: _containers.RepeatedCompositeFieldContainer[GroupOffset]
-    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., shard: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., members: _Optional[int] = ..., offsets: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ...) -> None: ...
+    protocol: str
+    state: str
+    described: _containers.RepeatedCompositeFieldContainer[GroupMember]
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., shard: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., members: _Optional[int] = ..., offsets: _Optional[_Iterable[_Union[GroupOffset, _Mapping]]] = ..., protocol: _Optional[str] = ..., state: _Optional[str] = ..., described: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ...) -> None: ...
 
 class OffsetName(_message.Message):
     __slots__ = ("topic", "partition")
