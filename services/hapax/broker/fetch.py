@@ -1,4 +1,8 @@
-"""The service behind Fetch: reads of many partitions, and the long poll that waits for more records."""
+"""The service behind Fetch: reads of many partitions, and the long poll that waits for more records.
+
+A client's request is full (`Poll`), or belongs to a session and looks only at the partitions that may have something
+new (`SessionPoll`, `hapax.core.fetch_sessions`).
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,27 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from hapax.broker.followers import diverging
-from hapax.broker.metrics import FETCHED_BYTES, WAITING_FETCHES
+from hapax.broker.metrics import (
+    EVICTED_FETCH_SESSIONS,
+    FETCH_SESSION_PARTITIONS,
+    FETCH_SESSIONS,
+    FETCHED_BYTES,
+    WAITING_FETCHES,
+)
 from hapax.broker.replica import Replica
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.fetch_sessions import (
+    FULL,
+    NO_SESSION,
+    SESSIONLESS,
+    FetchSessions,
+    Offsets,
+    Seen,
+    Session,
+    SessionPartition,
+)
 from hapax.kafka.api.fetch import (
+    FIRST_WITH_TOPIC_IDS,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -40,28 +61,67 @@ class FetchService:
     def __init__(
         self, find: Find, leader_of: Callable[[FetchPartition], tuple[int, int] | None], max_bytes: int,
         followers: Callable[[RequestContext, FetchRequest], object], metrics: telemetry.Metrics,
+        sessions: FetchSessions[FetchPartition], now_ms: Callable[[], int],
     ) -> None:
         """`leader_of`: (node, epoch) of a partition that another broker leads. `max_bytes`: limit of a response.
-        `followers` answers requests with a replica id."""
+        `followers` answers requests with a replica id. `now_ms`: monotonic."""
         self.find = find
+        self.sessions = sessions
+        self.now_ms = now_ms
         self.leader_of = leader_of
         self.max_bytes = max_bytes
         self.waiting: dict[Poll, None] = {}
         self.fetched_bytes = metrics.counter(FETCHED_BYTES)
         self._followers = followers
         metrics.observe(WAITING_FETCHES, lambda: len(self.waiting))
+        metrics.observe(FETCH_SESSIONS, lambda: len(sessions.sessions))
+        metrics.observe(FETCH_SESSION_PARTITIONS, lambda: sessions.partitions)
+        metrics.observe(EVICTED_FETCH_SESSIONS, lambda: sessions.evicted)
 
     def fetch(self, ctx: RequestContext, request: FetchRequest) -> object:
         if request.replica_id >= 0:
             return self._followers(ctx, request)
-        if request.session_id != 0:
-            return encode_response(ctx.api_version, FetchResult(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0, []))
-        return Poll(self, ctx, request).start()
+        if request.session_epoch in (FULL, SESSIONLESS):
+            self.sessions.close(request.session_id)
+            if request.session_epoch == SESSIONLESS or not request.partitions:
+                return Poll(self, ctx, request).start()
+            session: Session[FetchPartition] = Session(_by_id(ctx), request.committed)
+            session.update(((_key(p), p) for p in request.partitions), (), request.committed)
+            return SessionPoll(self, ctx, request, session).start()
+        try:
+            session = self.sessions.find(request.session_id, request.session_epoch, by_id=_by_id(ctx))
+            if isinstance(session.fetch, SessionPoll):
+                session.fetch.superseded(ctx)
+            if not self.sessions.update(
+                session, {_key(p): p for p in request.partitions}, request.forgotten, request.committed, self.now_ms()
+            ):
+                return Poll(self, ctx, request._replace(partitions=[])).start()
+        except Refusal as refusal:
+            ctx.api.failed(refusal.code)
+            return encode_response(ctx.api_version, FetchResult(refusal.code, NO_SESSION, []))
+        return SessionPoll(self, ctx, request, session).start()
+
+    def overlooked(self, partition: SessionPartition[FetchPartition]) -> bool:
+        """Whether a session takes the partition for unchanged although it has something new, or would not be told of
+        it (rule 25)."""
+        session = partition.session
+        if session.ended or partition in session.pending or session.partitions.get(partition.key) is not partition:
+            return False
+        try:
+            replica = self.find(*partition.key)
+        except Refusal:
+            return True
+        offsets = _offsets(replica)
+        return (
+            partition.source is not replica.readers or partition not in replica.readers
+            or partition.told != offsets or partition.asked.offset < _end(offsets, committed=session.mode is True)
+        )
 
     def close(self) -> None:
-        """Answers all requests that wait."""
+        """Answers all requests that wait, and ends the sessions."""
         for poll in list(self.waiting):
             poll.finish_now()
+        self.sessions.clear()
 
 
 class Poll:
@@ -69,16 +129,17 @@ class Poll:
 
     __slots__ = (
         "_ctx", "_done", "_expired", "_replicas", "_request", "_scheduled", "_service", "_timer", "_warmed", "_warming",
-    )
+    )  # fmt: skip
 
     def __init__(self, service: FetchService, ctx: RequestContext, request: FetchRequest) -> None:
         self._service = service
         self._ctx = ctx
         self._request = request
-        self._replicas: list[Replica] = []
+        self._replicas: list[Replica | None] = []
+        """Of the last attempt's results."""
         self._timer: asyncio.TimerHandle | None = None
         self._scheduled = False
-        self._expired = request.max_wait_ms <= 0 or request.min_bytes <= 0
+        self._expired = request.max_wait_ms <= 0 or request.min_bytes <= 0 or self._is_empty()
         self._done = False
         self._warming: asyncio.Task[None] | None = None
         self._warmed = 0
@@ -87,11 +148,16 @@ class Poll:
         """The answer's chunks, or DEFERRED."""
         answer = self._attempt()
         if answer is not None:
+            self._end()
             return answer
         delay = min(self._request.max_wait_ms, _MAX_WAIT_MS) / 1000
         self._timer = asyncio.get_running_loop().call_later(delay, self.finish_now)
         self._service.waiting[self] = None
         return DEFERRED
+
+    def _is_empty(self) -> bool:
+        """There is nothing to wait for."""
+        return not self._request.partitions
 
     # --- one attempt ----------------------------------------------------------------------------------------------
 
@@ -104,8 +170,9 @@ class Poll:
         error = False
         results: list[FetchedPartition] = []
         cold: list[tuple[Replica, Cold]] = []
-        self._replicas = []
-        for partition in request.partitions:
+        replicas = self._replicas = []
+        for partition in self._asked():
+            replica: Replica | None = None
             try:
                 replica = service.find(partition.topic, partition.partition)
                 fetched = self._read(replica, partition, left - size, first=size == 0)
@@ -113,6 +180,7 @@ class Poll:
                 leader = service.leader_of(partition) if refusal.code in _ELSEWHERE else None
                 fetched = failed(partition, refusal.code, leader)
             except Cold as found:
+                assert replica is not None
                 cold.append((replica, found))
                 continue
             except OSError as failure:
@@ -123,17 +191,30 @@ class Poll:
             error = error or fetched.error != 0 or fetched.diverging is not None
             size += 0 if fetched.records is None else fetched.records.size
             results.append(fetched)
+            replicas.append(replica)
         if cold:
             _release(results)
             self._warming = supervision.once(self._warm(cold), "warm-for-reader")
             return None
-        if size >= request.min_bytes or error or self._expired or not request.partitions:
+        if size >= request.min_bytes or error or self._expired:
             service.fetched_bytes.value += size
-            return encode_response(self._ctx.api_version, FetchResult(0, 0, results))
+            return encode_response(self._ctx.api_version, self._result(results))
         _release(results)
-        for replica in self._replicas:
-            replica.wait(self)
+        self._wait(results)
         return None
+
+    def _asked(self) -> Sequence[FetchPartition]:
+        """The partitions to look at."""
+        return self._request.partitions
+
+    def _result(self, results: list[FetchedPartition]) -> FetchResult:
+        return FetchResult(0, NO_SESSION, results)
+
+    def _wait(self, results: list[FetchedPartition]) -> None:
+        """No partition has failed."""
+        for replica in self._replicas:
+            if replica is not None:
+                replica.readers.wait(self)
 
     def _read(self, replica: Replica, partition: FetchPartition, left: int, *, first: bool) -> FetchedPartition:
         machine = replica.machine
@@ -143,7 +224,6 @@ class Poll:
                 else ErrorCode.UNKNOWN_LEADER_EPOCH
             )
         committed = self._request.committed
-        self._replicas.append(replica)
         records: LogRange | None = None
         aborted = None
         diverging = self._diverging(replica, partition)
@@ -214,7 +294,8 @@ class Poll:
 
     def _unwait(self) -> None:
         for replica in self._replicas:
-            replica.unwait(self)
+            if replica is not None:
+                replica.readers.unwait(self)
 
     def _fail(self, reason: str) -> None:
         self._end()
@@ -225,6 +306,97 @@ class Poll:
         if self._timer is not None:
             self._timer.cancel()
         self._service.waiting.pop(self, None)
+
+
+class SessionPoll(Poll):
+    """One Fetch of a session, or the one that begins it."""
+
+    __slots__ = ("_looked_at", "_session")
+
+    def __init__(
+        self, service: FetchService, ctx: RequestContext, request: FetchRequest, session: Session[FetchPartition]
+    ) -> None:
+        self._session = session
+        self._looked_at: list[SessionPartition[FetchPartition]] = []
+        super().__init__(service, ctx, request)
+
+    def start(self) -> object:
+        self._session.fetch = self
+        try:
+            return super().start()
+        except BaseException:
+            self._end()
+            raise
+
+    def _is_empty(self) -> bool:
+        return False
+
+    def _asked(self) -> Sequence[FetchPartition]:
+        self._looked_at = list(self._session.pending)
+        return [partition.asked for partition in self._looked_at]
+
+    def _seen(self, results: list[FetchedPartition]) -> list[tuple[SessionPartition[FetchPartition], Seen]]:
+        seen = []
+        committed = self._request.committed
+        for partition, result, replica in zip(self._looked_at, results, self._replicas, strict=True):
+            if result.error or result.diverging is not None or replica is None:
+                seen.append((partition, Seen(None, False, False, None)))
+                continue
+            offsets = Offsets(result.high_watermark, result.last_stable_offset, result.log_start_offset)
+            drained = partition.asked.offset >= _end(offsets, committed=committed)
+            seen.append((partition, Seen(offsets, result.records is not None, drained, replica.readers)))
+        return seen
+
+    def _result(self, results: list[FetchedPartition]) -> FetchResult:
+        session, service = self._session, self._service
+        if session.epoch == FULL and not session.ended:
+            service.sessions.admit(session, service.now_ms())
+        names = session.answers(self._seen(results))
+        by_topic: dict[str | bytes, list[FetchedPartition]] = {}
+        for result, named in zip(results, names, strict=True):
+            if named:
+                by_topic.setdefault(result.topic, []).append(result)
+        return FetchResult(0, session.id, [result for topic in by_topic.values() for result in topic])
+
+    def _wait(self, results: list[FetchedPartition]) -> None:
+        self._session.waits(self._seen(results))
+
+    def _unwait(self) -> None:
+        """The session's partitions stay registered."""
+
+    def superseded(self, by: RequestContext) -> None:
+        """The session's next request has arrived. On the same connection, this one is answered first."""
+        if by.connection.serial == self._ctx.connection.serial:
+            self.finish_now()
+        if not self._done:
+            self._end()
+            self._ctx.respond(encode_response(
+                self._ctx.api_version, FetchResult(ErrorCode.INVALID_FETCH_SESSION_EPOCH, NO_SESSION, [])))
+
+    def _end(self) -> None:
+        super()._end()
+        session = self._session
+        if session.fetch is self:
+            session.fetch = None
+        if session.id == NO_SESSION and not session.ended:
+            session.end()
+
+
+def _by_id(ctx: RequestContext) -> bool:
+    return ctx.api_version >= FIRST_WITH_TOPIC_IDS
+
+
+def _key(partition: FetchPartition) -> tuple[str | bytes, int]:
+    return partition.topic, partition.partition
+
+
+def _offsets(replica: Replica) -> Offsets:
+    machine = replica.machine
+    return Offsets(machine.high_watermark, machine.last_stable_offset, machine.log_start_offset)
+
+
+def _end(offsets: Offsets, *, committed: bool) -> int:
+    return offsets.last_stable_offset if committed else offsets.high_watermark
 
 
 _ELSEWHERE: Final = frozenset({

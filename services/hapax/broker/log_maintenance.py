@@ -196,6 +196,7 @@ class LogMaintenance:
             self._clock.now_ms(), partition.machine.last_stable_offset, partition.log.covered)
         if dropped:
             partition.machine.advance_log_start(partition.log.start_offset)
+            partition.readers.wake()
             log.info(
                 "retention removed segments", partition=partition.name, segments=len(dropped),
                 log_start_offset=partition.log.start_offset,

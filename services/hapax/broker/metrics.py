@@ -181,6 +181,17 @@ REPLICATED_BYTES: Final = counter(
 WAITING_FETCHES: Final = gauge(
     "hapax_broker_waiting_fetches", "Fetch requests that wait for data.",
     kafka="kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=Fetch")
+FETCH_SESSIONS: Final = gauge(
+    "hapax_broker_fetch_sessions", "Fetch sessions of consumers.",
+    kafka="kafka.server:type=FetchSessionCache,name=NumIncrementalFetchSessions")
+FETCH_SESSION_PARTITIONS: Final = gauge(
+    "hapax_broker_fetch_session_partitions", "Partitions in all fetch sessions.",
+    kafka="kafka.server:type=FetchSessionCache,name=NumIncrementalFetchPartitionsCached")
+EVICTED_FETCH_SESSIONS: Final = counter(
+    "hapax_broker_fetch_sessions_evicted_total",
+    "Fetch sessions that gave way to others. Many: `max.incremental.fetch.session.cache.slots` or "
+    "`max.incremental.fetch.session.cache.bytes` is too low.",
+    kafka="kafka.server:type=FetchSessionCache,name=IncrementalFetchSessionEvictionsPerSec")
 UNCONFIRMED_READS: Final = of_broker(
     lambda parts: parts.partitions.context.barriers.refused,
     counter(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from hapax.broker.inheritance import CopiedPartition, Inheritance
-from hapax.broker.subscribers import FollowerSubscriber
+from hapax.broker.subscribers import FollowerSubscriber, Readers
 from hapax.core.partition.machine import AbortedTransaction, PartitionMachine
 from hapax.core.partition.replication import Replication
 from hapax.core.types import PartitionIndex, TopicIdPartition
@@ -38,6 +38,7 @@ class MaintainedPartition(StoredPartition, Protocol):
 
     replication: Replication | None
     inheritance: Inheritance
+    readers: Readers
 
 
 class ReadablePartition(StoredPartition, Protocol):

@@ -23,7 +23,7 @@ from hapax.broker.parked_writes import ParkedWrite, ParkedWrites
 from hapax.broker.partition_views import ReadRange
 from hapax.broker.record_counter import RecordCounter
 from hapax.broker.storage import StorageGuard
-from hapax.broker.subscribers import CopySubscriber, FollowerSubscriber, ReadSubscriber
+from hapax.broker.subscribers import CopySubscriber, FollowerSubscriber, Readers
 from hapax.broker.waiters import Settles, Waiters, WriteFuture
 from hapax.codec.batch import (
     CRC_START,
@@ -152,7 +152,7 @@ class Replica:
         """Writes that wait for their commit."""
         self._local_waiters = Waiters()
         """Writes that wait for this node's disk only (acks=1)."""
-        self._readers: dict[ReadSubscriber, None] = {}
+        self.readers = Readers()
         self.maintenance = LogMaintenance(
             self, context.clock, checkpointed=self._checkpointed, sync_failed=self._sync_failed,
             unreadable=self._unreadable,
@@ -275,7 +275,7 @@ class Replica:
         self.serving = False
         self.replication = None
         self._send_away()
-        self._wake_readers()
+        self.readers.wake()
         for pull in list(self.pulls):
             pull.lost()
 
@@ -610,8 +610,8 @@ class Replica:
         if not self.machine.advance_high_watermark(offset):
             return
         self.waiters.settle(offset)
-        if self._readers:
-            self._wake_readers()
+        if self.readers:
+            self.readers.wake()
         for pull in self.pulls:
             pull.committed()
 
@@ -672,17 +672,6 @@ class Replica:
         """Clients retry after KAFKA_STORAGE_ERROR, and give up after CORRUPT_MESSAGE: no replica has the records."""
         code = ErrorCode.CORRUPT_MESSAGE if self.replication is None else ErrorCode.KAFKA_STORAGE_ERROR
         return Refusal(code, str(damage))
-
-    def wait(self, reader: ReadSubscriber) -> None:
-        """Calls `reader.moved()` whenever the readable end moves, until `unwait`."""
-        self._readers[reader] = None
-
-    def unwait(self, reader: ReadSubscriber) -> None:
-        self._readers.pop(reader, None)
-
-    def _wake_readers(self) -> None:
-        for reader in list(self._readers):
-            reader.moved()
 
 
 async def open_replica(

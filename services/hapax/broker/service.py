@@ -32,6 +32,7 @@ from hapax.codec.batch import read_header
 from hapax.codec.metadata import NodeRecord
 from hapax.core.batch import BatchHeader
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.fetch_sessions import FetchSessions
 from hapax.core.partition.verification import ShardEpochs
 from hapax.core.types import NodeId, RegistrationEpoch, TopicId, TopicIdPartition
 from hapax.kafka.api import (
@@ -103,7 +104,6 @@ class BrokerService:
         )
         self.hanging = HangingWatch(self.partitions, view, ports.network, ports.clock, settings)
         self.periodic_tasks = PeriodicTasks(self.partitions, settings, ports.clock, ports.random, self.hanging)
-        self.sweep = Sweep(self.partitions, ports.random)
         self._incidents = Incidents(log, asyncio.get_running_loop().time)
         self._metrics = metrics
         self._refusals = Refusals(metrics, self.partitions, self._incidents)
@@ -115,8 +115,13 @@ class BrokerService:
             metrics,
         )
         self.fetches = FetchService(
-            self.partitions.find, self._leader_of, settings.fetch_max_bytes, self.followers.fetch, metrics
+            self.partitions.find, self._leader_of, settings.fetch_max_bytes, self.followers.fetch, metrics,
+            FetchSessions(
+                lambda: ports.random.randrange(1, 2**31), settings.max_incremental_fetch_session_cache_slots,
+                settings.max_incremental_fetch_session_cache_bytes),
+            ports.clock.monotonic_ms,
         )
+        self.sweep = Sweep(self.partitions, self.fetches, ports.random)
         observe_broker(metrics, BrokerParts(
             partitions=self.partitions, committer=self.committer, healing=self.healing, scrubber=self.scrubber,
             hanging=self.hanging,

@@ -6,11 +6,30 @@ from typing import Protocol
 
 
 class ReadSubscriber(Protocol):
-    """A long poll that waits for new records."""
+    """A long poll that waits for new records, or a fetch session."""
 
     def moved(self) -> None:
-        """The partition's readable end has moved."""
+        """Called once for each `Readers.wait`."""
         ...
+
+
+class Readers(dict[ReadSubscriber, None]):
+    """The readers that wait for a partition."""
+
+    __slots__ = ()
+
+    def wait(self, reader: ReadSubscriber) -> None:
+        """Calls `reader.moved()` once: when the readable end or the log start moves, or the leadership ends."""
+        self[reader] = None
+
+    def unwait(self, reader: ReadSubscriber) -> None:
+        self.pop(reader, None)
+
+    def wake(self) -> None:
+        readers = list(self)
+        self.clear()
+        for reader in readers:
+            reader.moved()
 
 
 class FollowerSubscriber(Protocol):

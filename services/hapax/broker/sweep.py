@@ -6,6 +6,7 @@
 | `waiter` | a write is answered once it is durable, and when this node stops leading | it is answered |
 | `unsynced_write` | a sync of unsynced writes is running or queued | one is requested |
 | `parked_write` | a parked write's question is answered within its time-outs | it counts as unanswered |
+| `fetch_session` | a fetch session hears of each change in its partitions | the next fetch looks at the partition |
 """
 
 from __future__ import annotations
@@ -22,13 +23,19 @@ from hapax.runtime.ports import Randomness, Task
 from hapax.runtime.self_corrections import LOOK_EVERY_S, corrected
 
 if TYPE_CHECKING:
+    from hapax.broker.fetch import FetchService
     from hapax.broker.partitions import PartitionSet
     from hapax.broker.replica import Replica
+    from hapax.core.fetch_sessions import Session
+    from hapax.kafka.api.fetch import FetchPartition
 
 _LOOKS: Final = 3
 _LOOKS_AT_A_QUESTION: Final = 20
 """At least 30 s: longer than all attempts of one question take."""
 _SLICE: Final = 200
+_IN_SESSIONS: Final = 2_000
+"""Partitions of fetch sessions to check at each look. Nothing else happens between a change and its registered
+sessions' notice, so a single look at each is enough."""
 
 
 class Difference(NamedTuple):
@@ -72,8 +79,10 @@ def correct(difference: Difference) -> None:
 class Sweep:
     """`start`, `close`."""
 
-    def __init__(self, partitions: PartitionSet, random: Randomness) -> None:
+    def __init__(self, partitions: PartitionSet, fetches: FetchService, random: Randomness) -> None:
         self._partitions = partitions
+        self._fetches = fetches
+        self._unchecked: list[Session[FetchPartition]] = []
         self._random = random
         self._repeated: Repeated[Difference] = Repeated()
         self._stalled = 0
@@ -103,6 +112,7 @@ class Sweep:
                 corrected(due.kind, partition=due.replica.name, state=due.state)
                 correct(due)
         self._check_committer()
+        await self._check_sessions()
 
     def _check_committer(self) -> None:
         committer = self._partitions.context.committer
@@ -110,3 +120,17 @@ class Sweep:
         if self._stalled >= _LOOKS:
             corrected("unsynced_write", partitions=committer.queued)
             committer.open_lanes()
+
+    async def _check_sessions(self) -> None:
+        if not self._unchecked:
+            self._unchecked = list(self._fetches.sessions.sessions.values())
+        checked = 0
+        while self._unchecked and checked < _IN_SESSIONS:
+            for partition in list(self._unchecked.pop().partitions.values()):
+                checked += 1
+                if checked % _SLICE == 0:
+                    await asyncio.sleep(0)
+                if self._fetches.overlooked(partition):
+                    corrected("fetch_session", partition=partition.key)
+                    partition.unregister()
+                    partition.moved()

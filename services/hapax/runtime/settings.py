@@ -293,6 +293,13 @@ class Settings:
     """Most partitions of a broker that have metrics of their own. The sums count all partitions."""
     fetch_max_bytes: Annotated[int, Between(1024)] = 57_671_680
     """Most bytes that one Fetch returns."""
+    max_incremental_fetch_session_cache_slots: Annotated[int, Between(0)] = 1_000
+    """Most fetch sessions of a broker. When there are more consumers, a new session replaces one that was idle for two
+    minutes, or an older one with fewer partitions. Consumers without a session work too; each of their fetches names
+    all partitions."""
+    max_incremental_fetch_session_cache_bytes: Annotated[int, Between(0)] = 128 << 20
+    """Most memory of all fetch sessions of a broker, in bytes, as estimated: about 700 bytes for each partition that a
+    consumer reads here."""
     request_timeout_ms: Millis = 30_000
     """Time-out in milliseconds of calls between services."""
 

@@ -16,6 +16,7 @@ from hapax.broker.replica import Replica
 from hapax.codec.batch import iterate_batches
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.fetch_sessions import FetchSessions
 from hapax.kafka.api import fetch
 from hapax.kafka.api.fetch import FetchPartition, FetchRequest
 from hapax.kafka.table import DEFERRED, Api, CloseConnection
@@ -54,6 +55,7 @@ class Reader:
         self.service = FetchService(
             self.find, lambda partition: (5, 9), 50 << 20,
             lambda context, request: self.in_the_name_of_a_replica.append(request), telemetry.Metrics(),
+            FetchSessions(iter(range(5, 1 << 30)).__next__, 10, 1 << 20), lambda: 0,
         )
 
     def find(self, topic: str | bytes, partition: int) -> Replica:
@@ -64,12 +66,12 @@ class Reader:
     def begin(
         self, offset: int = 0, *, committed: bool = False, wait_ms: int = 60_000, min_bytes: int = 1,
         max_bytes: int = 1 << 20, partition_bytes: int = 1 << 20, partitions: int = 1, epoch: int = -1,
-        last_epoch: int = -1, replica_id: int = -1, session_id: int = 0, first: int = 0,
+        last_epoch: int = -1, replica_id: int = -1, session_id: int = 0, session_epoch: int = -1, first: int = 0,
     ) -> tuple[Context, Any]:
         """The context and what the service returned."""
         context = Context()
         answer = self.service.fetch(context, FetchRequest(  # type: ignore[arg-type]
-            replica_id, wait_ms, min_bytes, max_bytes, committed, session_id, -1,
+            replica_id, wait_ms, min_bytes, max_bytes, committed, session_id, session_epoch,
             [FetchPartition("t", first + i, offset, partition_bytes, epoch, last_epoch) for i in range(partitions)], [],
         ))
         return context, answer
@@ -186,7 +188,7 @@ async def test_replicas_are_answered_elsewhere_and_unknown_sessions_not_at_all(h
     reader = Reader(harness)
     reader.begin(replica_id=3)
     assert [request.replica_id for request in reader.in_the_name_of_a_replica] == [3]
-    assert reader.now(session_id=77).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert reader.now(session_id=77, session_epoch=1).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 async def test_a_partition_led_elsewhere(harness: Harness) -> None:
@@ -225,7 +227,7 @@ async def test_a_poll_over_many_partitions_answers_once(harness: Harness) -> Non
     poll = await Reader(harness, harness).waits(partitions=2)
     await harness.produced(batch())
     assert len((await poll).responses[0].partitions) == 2
-    assert harness.replica._readers == {}
+    assert harness.replica.readers == {}
 
 
 async def test_a_poll_ends_at_its_time(harness: Harness) -> None:
@@ -264,7 +266,7 @@ async def test_a_poll_of_a_closed_connection_holds_nothing(harness: Harness) -> 
     await harness.produced(batch())
     await asyncio.sleep(0)
     assert not context.answer.done()
-    assert (reader.service.waiting, harness.replica._readers) == ({}, {})
+    assert (reader.service.waiting, harness.replica.readers) == ({}, {})
 
 
 async def test_a_service_that_closes_answers_whoever_waits(harness: Harness) -> None:

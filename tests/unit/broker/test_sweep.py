@@ -18,7 +18,8 @@ from unit.broker.broker_fixtures import Harness, batch
 
 def sweep_of(harness: Harness) -> Sweep:
     partitions: Any = SimpleNamespace(replicas={harness.replica.id: harness.replica}, context=harness.context)
-    return Sweep(partitions, random.Random(1))
+    fetches: Any = SimpleNamespace(sessions=SimpleNamespace(sessions={}))
+    return Sweep(partitions, fetches, random.Random(1))
 
 
 async def look(sweep: Sweep, until: str, at_most: int = 30) -> None:

@@ -1,0 +1,310 @@
+"""Fetch sessions (KIP-227): a consumer names its partitions once. Later requests and answers contain only changes.
+
+* **An answer names every partition that has something new**: records, an error, a diverging epoch, or offsets (high
+  watermark, last stable offset, log start) other than those that the session was told last.
+* **What was told changes only when an answer leaves.** A client that lost an answer cannot know the session's next
+  epoch. It begins with a full request, so nothing that it missed counts as told.
+* **A fetch looks at the pending partitions only.** A partition leaves them when the client has read all of it and was
+  told its offsets. At that moment the session registers with its source, which calls `moved` once, at the next
+  change. So a fetch costs what has changed, whatever the number of partitions.
+* **The offset asked for is the client's last word.** The session never advances it by what was sent.
+
+A request that names a session's id and its next epoch uses it, from any connection, as in Kafka. The number of
+sessions and their memory are limited, with Kafka's rules for which session has to go.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from hapax.core.errors import ErrorCode, Refusal
+
+Asked = TypeVar("Asked")
+"""What a request says about a partition."""
+PartitionKey = tuple[str | bytes, int]
+"""(topic's name or id, partition)"""
+
+NO_SESSION: Final = 0
+FULL: Final = 0
+"""Epoch of a request that begins a session."""
+SESSIONLESS: Final = -1
+"""Epoch of a full request that begins none."""
+_LAST_EPOCH: Final = 2**31 - 1
+_EVICTABLE_AFTER_MS: Final = 120_000
+PARTITION_BYTES: Final = 700
+"""Memory of one partition in a session, without its topic's name; measured by `bench fetch_sessions`."""
+SESSION_BYTES: Final = 2_000
+"""Memory of a session without partitions."""
+
+
+class Offsets(NamedTuple):
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+
+
+class Source(Protocol):
+    """The log of a partition."""
+
+    def wait(self, reader: SessionPartition[Any]) -> None:
+        """Calls `reader.moved()` once, when anything has changed that a reader may be told."""
+        ...
+
+    def unwait(self, reader: SessionPartition[Any]) -> None: ...
+
+
+class WaitingFetch(Protocol):
+    """The request of a session that waits for records."""
+
+    def moved(self) -> None:
+        """A pending partition has changed."""
+        ...
+
+    def finish_now(self) -> None:
+        """The session has ended: answers with what there is."""
+        ...
+
+
+class Seen(NamedTuple):
+    """What a fetch found in one partition."""
+
+    offsets: Offsets | None
+    """None: an error, or a log that diverges from the client's. It is reported until it is gone."""
+    records: bool
+    """There are records for the answer."""
+    drained: bool
+    """The client has asked for everything that it may read."""
+    source: Source | None
+    """None only with an error."""
+
+
+class SessionPartition(Generic[Asked]):
+    """A partition that a session names."""
+
+    __slots__ = ("asked", "key", "session", "source", "told")
+
+    def __init__(self, session: Session[Asked], key: PartitionKey, asked: Asked) -> None:
+        self.session = session
+        self.key = key
+        self.asked = asked
+        self.told: Offsets | None = None
+        """The offsets in the last answer that named it; None: the next answer names it in any case."""
+        self.source: Source | None = None
+        """Where it is registered."""
+
+    def moved(self) -> None:
+        """`Source.wait`: the registration has ended."""
+        self.source = None
+        session = self.session
+        session.pending[self] = None
+        if session.fetch is not None:
+            session.fetch.moved()
+
+    def register(self, source: Source) -> None:
+        if self.source is not source and not self.session.ended:
+            self.unregister()
+            self.source = source
+            source.wait(self)
+
+    def unregister(self) -> None:
+        if self.source is not None:
+            self.source.unwait(self)
+            self.source = None
+
+
+class Session(Generic[Asked]):
+    def __init__(self, by_id: bool, mode: Hashable) -> None:
+        self.id = NO_SESSION
+        """0: it is not in the cache (yet)."""
+        self.epoch = FULL
+        """Epoch of the next request."""
+        self.by_id: Final = by_id
+        """It names topics by id."""
+        self.mode = mode
+        self.partitions: dict[PartitionKey, SessionPartition[Asked]] = {}
+        self.pending: dict[SessionPartition[Asked], None] = {}
+        """The partitions that may have something new, those that were served least recently first."""
+        self.fetch: WaitingFetch | None = None
+        self.ended = False
+        self.bytes = SESSION_BYTES
+        self.created_ms = 0
+        self.used_ms = 0
+        self.evictable: tuple[int, int] | None = None
+        """Its place among the sessions that a larger one may replace."""
+
+    def update(self, named: Iterable[tuple[PartitionKey, Asked]], forgotten: Iterable[PartitionKey], mode: Hashable,
+               ) -> None:
+        """Takes over what a request says. `mode`: what it says about all partitions (isolation level, rack)."""
+        for key, asked in named:
+            partition = self.partitions.get(key)
+            if partition is None:
+                partition = self.partitions[key] = SessionPartition(self, key, asked)
+                self.bytes += _cost(key)
+            else:
+                partition.asked = asked
+            self.pending[partition] = None
+        for key in forgotten:
+            gone = self.partitions.pop(key, None)
+            if gone is not None:
+                self.bytes -= _cost(key)
+                gone.unregister()
+                self.pending.pop(gone, None)
+        if mode != self.mode:
+            self.mode = mode
+            self.pending.update(dict.fromkeys(self.partitions.values()))
+
+    def waits(self, looked_at: Sequence[tuple[SessionPartition[Asked], Seen]]) -> None:
+        """A fetch looked at the pending partitions and has no reason to answer yet."""
+        for partition, seen in looked_at:
+            assert seen.source is not None
+            partition.register(seen.source)
+            if seen.drained and partition.told == seen.offsets:
+                del self.pending[partition]
+
+    def answers(self, looked_at: Sequence[tuple[SessionPartition[Asked], Seen]]) -> list[bool]:
+        """A fetch looked at the pending partitions and answers. Returns which of them the answer names."""
+        names = []
+        for partition, seen in looked_at:
+            names.append(seen.records or seen.offsets is None or partition.told != seen.offsets)
+            partition.told = seen.offsets
+            if seen.offsets is None or seen.source is None:
+                continue
+            if seen.records:
+                self.pending.pop(partition)
+                self.pending[partition] = None  # behind those that the answer had no room for
+            elif seen.drained:
+                del self.pending[partition]
+                partition.register(seen.source)
+        return names
+
+    def end(self) -> None:
+        """Nothing wakes it any more. A waiting fetch is answered."""
+        self.id = NO_SESSION
+        self.ended = True
+        fetch, self.fetch = self.fetch, None
+        if fetch is not None:
+            fetch.finish_now()
+        for partition in self.partitions.values():
+            partition.unregister()
+
+
+class FetchSessions(Generic[Asked]):
+    """All sessions of a broker."""
+
+    def __init__(self, draw_id: Callable[[], int], max_sessions: int, max_bytes: int) -> None:
+        """`draw_id`: a random number from 1 to 2^31 - 1. `max_bytes`: limit of the sessions' estimated memory."""
+        self._draw_id = draw_id
+        self._max_sessions = max_sessions
+        self._max_bytes = max_bytes
+        self.sessions: dict[int, Session[Asked]] = {}
+        """The one that was used least recently first."""
+        self.bytes = 0
+        self.evicted = 0
+        self._evictable: list[tuple[int, int]] = []
+        """(number of partitions, id) of sessions older than two minutes, sorted."""
+
+    @property
+    def partitions(self) -> int:
+        return sum(len(session.partitions) for session in self.sessions.values())
+
+    def find(self, session_id: int, epoch: int, *, by_id: bool) -> Session[Asked]:
+        """The session of an incremental request. Raises Refusal."""
+        session = self.sessions.get(session_id)
+        if session is None:
+            raise Refusal(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.by_id is not by_id:
+            raise Refusal(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        if epoch != session.epoch:
+            raise Refusal(ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"epoch {epoch} is not {session.epoch}")
+        return session
+
+    def update(
+        self, session: Session[Asked], named: Mapping[PartitionKey, Asked], forgotten: Iterable[PartitionKey],
+        mode: Hashable, now_ms: int,
+    ) -> bool:
+        """Takes over an incremental request. False: the session named no partition any more, and has ended. Raises
+        Refusal: there is no memory for the partitions that were added, and the session has ended."""
+        before = session.bytes
+        session.update(named.items(), forgotten, mode)
+        self.bytes += session.bytes - before
+        if not session.partitions:
+            self._remove(session)
+            return False
+        session.epoch = 1 if session.epoch == _LAST_EPOCH else session.epoch + 1
+        self._used(session, now_ms)
+        while self.bytes > self._max_bytes and session.id and self._evict(len(session.partitions), now_ms):
+            pass
+        if self.bytes > self._max_bytes and session.id:
+            self._remove(session)
+        if not session.id:
+            raise Refusal(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "the fetch sessions use too much memory")
+        return True
+
+    def admit(self, session: Session[Asked], now_ms: int) -> bool:
+        """Gives a new session its id, where there is room for it. Older sessions may have to go. False: its client has
+        to send full requests."""
+        size = len(session.partitions)
+        while len(self.sessions) >= self._max_sessions or self.bytes + session.bytes > self._max_bytes:
+            if session.bytes > self._max_bytes or not self._evict(size, now_ms):
+                return False
+        session.id = self._draw_id()
+        while session.id in self.sessions:
+            session.id = self._draw_id()
+        session.epoch = FULL + 1
+        session.created_ms = now_ms
+        self.bytes += session.bytes
+        self._used(session, now_ms)
+        return True
+
+    def close(self, session_id: int) -> None:
+        """A full request names the session that its client gives up."""
+        session = self.sessions.get(session_id)
+        if session is not None:
+            self._remove(session)
+
+    def clear(self) -> None:
+        for session in list(self.sessions.values()):
+            self._remove(session)
+
+    def _used(self, session: Session[Asked], now_ms: int) -> None:
+        self.sessions.pop(session.id, None)
+        self.sessions[session.id] = session
+        session.used_ms = now_ms
+        old = now_ms - session.created_ms > _EVICTABLE_AFTER_MS
+        place = (len(session.partitions), session.id) if old else None
+        if place != session.evictable:
+            self._unplace(session)
+            session.evictable = place
+            if place is not None:
+                insort(self._evictable, place)
+
+    def _unplace(self, session: Session[Asked]) -> None:
+        if session.evictable is not None:
+            del self._evictable[bisect_left(self._evictable, session.evictable)]
+            session.evictable = None
+
+    def _evict(self, size: int, now_ms: int) -> bool:
+        """Ends one session in favour of one with `size` partitions: one that was not used for two minutes, or a
+        smaller one that is older than that."""
+        if not self.sessions:
+            return False
+        session = next(iter(self.sessions.values()))
+        if now_ms - session.used_ms <= _EVICTABLE_AFTER_MS:
+            if not self._evictable or self._evictable[0][0] >= size:
+                return False
+            session = self.sessions[self._evictable[0][1]]
+        self.evicted += 1
+        self._remove(session)
+        return True
+
+    def _remove(self, session: Session[Asked]) -> None:
+        del self.sessions[session.id]
+        self._unplace(session)
+        self.bytes -= session.bytes
+        session.end()
+
+
+def _cost(key: PartitionKey) -> int:
+    return PARTITION_BYTES + len(key[0])

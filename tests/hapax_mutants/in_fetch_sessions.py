@@ -1,0 +1,112 @@
+"""Bugs in fetch sessions: what a consumer is not told."""
+
+# ruff: noqa: E501 (it quotes code that is as long as it is)
+from __future__ import annotations
+
+from typing import Final
+
+from hapax_mutants.mutant import SCENARIOS, Mutant, unit
+
+KIP: Final = "KIP-227"
+TOLD: Final = "KIP-227: no record is hidden"
+CORE: Final = unit("core/test_fetch_sessions.py")
+BROKER: Final = unit("broker/test_session_fetches.py")
+
+MUTANTS = (
+    Mutant(
+        "records that were sent count as read", TOLD, "core/fetch_sessions.py",
+        "            if seen.records:\n                self.pending.pop(partition)\n",
+        "            if seen.records:\n                partition.register(seen.source)\n                self.pending.pop(partition)\n                continue\n",
+        (SCENARIOS, CORE, BROKER),
+    ),
+    Mutant(
+        "a session forgets partitions that the answer had no room for", TOLD, "core/fetch_sessions.py",
+        "            elif seen.drained:\n",
+        "            else:\n",
+        (SCENARIOS, CORE, BROKER),
+    ),
+    Mutant(
+        "a session settles a partition and does not register with it", TOLD, "core/fetch_sessions.py",
+        "                del self.pending[partition]\n                partition.register(seen.source)\n",
+        "                del self.pending[partition]\n",
+        (SCENARIOS, CORE, BROKER),
+    ),
+    Mutant(
+        "a fetch that waits takes a high watermark for told", TOLD, "core/fetch_sessions.py",
+        "            if seen.drained and partition.told == seen.offsets:\n",
+        "            if seen.drained:\n",
+        (SCENARIOS, CORE, BROKER),
+    ),
+    Mutant(
+        "a fetch that waits hears only of unchanged partitions", TOLD, "core/fetch_sessions.py",
+        "            assert seen.source is not None\n            partition.register(seen.source)\n            if seen.drained and partition.told == seen.offsets:\n",
+        "            assert seen.source is not None\n            if seen.drained and partition.told == seen.offsets:\n                partition.register(seen.source)\n",
+        (SCENARIOS, CORE, BROKER),
+    ),
+    Mutant(
+        "a partition that the client names again counts as unchanged", TOLD, "core/fetch_sessions.py",
+        "                partition.asked = asked\n            self.pending[partition] = None\n",
+        "                partition.asked = asked\n                continue\n            self.pending[partition] = None\n",
+        (SCENARIOS, CORE, BROKER),
+    ),
+    Mutant(
+        "an error is told once", KIP, "core/fetch_sessions.py",
+        "            if seen.offsets is None or seen.source is None:\n                continue\n",
+        "            if seen.offsets is None or seen.source is None:\n                del self.pending[partition]\n                continue\n",
+        (SCENARIOS, CORE, BROKER),
+    ),
+    Mutant(
+        "a client that lost an answer goes on with the session", TOLD, "core/fetch_sessions.py",
+        "        if epoch != session.epoch:\n",
+        "        if epoch not in (session.epoch, session.epoch - 1):\n",
+        (SCENARIOS, CORE, BROKER),
+    ),
+    Mutant(
+        "an answer that never leaves counts as told", TOLD, "broker/fetch.py",
+        "        self._session.waits(self._seen(results))\n",
+        "        self._session.waits(self._seen(results))\n        self._session.answers(self._seen(results))\n",
+        (BROKER,),
+    ),
+    Mutant(
+        "a session's answer leaves the aborted list out", "KAFKA-5376", "broker/fetch.py",
+        "                by_topic.setdefault(result.topic, []).append(result)\n",
+        "                by_topic.setdefault(result.topic, []).append(result._replace(aborted=None))\n",
+        (BROKER,),
+    ),
+    Mutant(
+        "another isolation level finds the partitions unchanged", TOLD, "core/fetch_sessions.py",
+        "            self.pending.update(dict.fromkeys(self.partitions.values()))\n",
+        "            pass\n",
+        (SCENARIOS, CORE, BROKER),
+    ),
+    Mutant(
+        "a forgotten partition stays registered", "a session's memory is limited", "core/fetch_sessions.py",
+        "                gone.unregister()\n",
+        "                pass\n",
+        (SCENARIOS, CORE, BROKER),
+    ),
+    Mutant(
+        "an ended session registers again", "a session's memory is limited", "core/fetch_sessions.py",
+        "        if self.source is not source and not self.session.ended:\n",
+        "        if self.source is not source:\n",
+        (SCENARIOS, CORE, BROKER),
+    ),
+    Mutant(
+        "a session grows without limit", "a session's memory is limited", "core/fetch_sessions.py",
+        "        if self.bytes > self._max_bytes and session.id:\n",
+        "        if False:\n",
+        (SCENARIOS, CORE, BROKER),
+    ),
+    Mutant(
+        "the sweep does not look at fetch sessions", "rule 25", "broker/sweep.py",
+        "        await self._check_sessions()\n",
+        "",
+        (BROKER,),
+    ),
+    Mutant(
+        "retention is told to no session", KIP, "broker/log_maintenance.py",
+        "            partition.readers.wake()\n",
+        "",
+        (unit("broker/test_session_fetches.py"),),
+    ),
+)
