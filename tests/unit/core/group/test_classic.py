@@ -1,0 +1,186 @@
+"""What a group of the classic protocol costs, refuses in a body that is no subscription, and leaves behind."""
+
+from __future__ import annotations
+
+import struct
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hapax.core.errors import ErrorCode
+from hapax.core.group.classic import ClassicGroup, ClassicState
+from hapax.core.group.deadlines import Deadlines
+from hapax.core.group.subscription import subscribed_topics
+from hapax.core.group.values import (
+    CallId,
+    ClassicGroupValue,
+    ClassicMemberValue,
+    GroupLimits,
+    Heartbeat,
+    JoinAnswer,
+    JoinGroup,
+    ProtocolOffer,
+    SyncAnswer,
+    SyncGroup,
+)
+from hapax.core.types import Millis, Now, TimestampMs
+from scenarios.machines.classic_shard import ClassicShard
+
+LONG_MS = 300_000
+names = st.lists(st.text("ab.é€", max_size=5), max_size=4)
+
+
+def subscription(*topics: str, rest: bytes = b"\xff\xff\xff\xff") -> bytes:
+    """Version 0 and what later versions have after the topics."""
+    names = [topic.encode() for topic in topics]
+    return b"".join((
+        struct.pack(">hi", 0, len(names)), *(struct.pack(">h", len(name)) + name for name in names), rest,
+    ))  # fmt: skip
+
+
+def joins(member_id: str, fresh: int, metadata: bytes = b"", session_ms: int = 45_000) -> JoinGroup:
+    return JoinGroup(
+        7, "g", member_id, None, "consumer", (ProtocolOffer("range", metadata), ProtocolOffer("sticky", metadata)),
+        session_ms, LONG_MS, "c", "/h", str(fresh),
+    )  # fmt: skip
+
+
+def stable(shard: ClassicShard, *metadata: bytes) -> list[str]:
+    """Members with this metadata, in a stable group. Returns their ids."""
+    ids = []
+    for number, each in enumerate(metadata):
+        shard.call(joins("", number, each))
+        _, answer = shard.take_answers().pop()
+        assert isinstance(answer, JoinAnswer)
+        ids.append(answer.member_id)
+        shard.call(joins(answer.member_id, -1, each))
+    shard.pass_time(shard.now_ms + 6_000)
+    for member_id in ids:
+        shard.call(SyncGroup(5, "g", 1, member_id, None, "consumer", "range", tuple((each, b"a") for each in ids)))
+    assert shard.group.state is ClassicState.STABLE
+    shard.take_answers()
+    return ids
+
+
+def test_five_hundred_members_meet_within_a_second_of_processor_time() -> None:
+    began = time.process_time()
+    shard = ClassicShard(GroupLimits())
+    ids = stable(shard, *[subscription("t", rest=bytes(400))] * 500)
+    shard.call(joins(ids[0], -1))
+    for member_id in ids[1:]:
+        shard.call(joins(member_id, -1))
+    answers = [answer for _, answer in shard.take_answers()]
+    assert len(answers) == 500
+    assert all(isinstance(answer, JoinAnswer) and answer.generation == 2 for answer in answers)
+    assert time.process_time() - began < 1
+
+
+def test_a_heartbeat_takes_microseconds() -> None:
+    shard = ClassicShard(GroupLimits())
+    ids = stable(shard, *[b""] * 100)
+    beats = [Heartbeat("g", 1, member_id, None) for member_id in ids]
+    now = shard.now()
+    began = time.process_time()
+    for number in range(20_000):
+        shard.group.heartbeat(CallId(number), beats[number % 100], now)
+    assert (time.process_time() - began) / 20_000 < 60e-6
+
+
+def test_a_session_that_was_renewed_while_a_write_was_under_way_does_not_end() -> None:
+    shard = ClassicShard(GroupLimits())
+    first, second = stable(shard, b"", b"")
+    shard.call(joins(first, -1))
+    shard.call(joins(second, -1))
+    shard.holds_writes = True
+    shard.call(SyncGroup(5, "g", 2, first, None, "consumer", "range", ()))
+    shard.pass_time(shard.now_ms + 45_000)  # the session of `second` has ended, and its end waits for the write
+    shard.call(Heartbeat("g", 2, second, None))
+    shard.store()
+    assert shard.group.state is ClassicState.STABLE
+    assert [member.member_id for member in shard.group.members] == [first, second]
+
+
+def test_nothing_stays_of_a_group_that_is_unloaded() -> None:
+    shard = ClassicShard(GroupLimits())
+    ids = stable(shard, b"", b"", b"")
+    shard.call(joins("", 7))
+    shard.take_answers()
+    shard.call(joins(ids[0], -1))
+    shard.call(joins(ids[1], -1))
+    refused = shard.group.unload()
+    assert [answer.error for _, answer in refused] == [ErrorCode.NOT_COORDINATOR] * 2
+    assert shard.deadlines.next() is None
+
+
+def test_calls_that_wait_for_a_write_are_refused_when_the_group_is_unloaded() -> None:
+    shard = ClassicShard(GroupLimits())
+    first, second = stable(shard, b"", b"")
+    shard.call(joins(first, -1))
+    shard.call(joins(second, -1))
+    shard.take_answers()
+    shard.holds_writes = True
+    shard.call(SyncGroup(5, "g", 2, second, None, "consumer", "range", ()))
+    shard.call(SyncGroup(5, "g", 2, first, None, "consumer", "range", ()))
+    refused = shard.group.unload()
+    assert [type(answer) for _, answer in refused] == [SyncAnswer] * 2
+
+
+def test_ten_thousand_ids_that_are_never_used_go_when_their_sessions_end() -> None:
+    shard = ClassicShard(GroupLimits())
+    for number in range(10_000):
+        shard.call(joins("", number))
+    shard.pass_time(45_000)
+    assert not shard.group._pending
+    assert shard.deadlines.next() is None
+
+
+def test_the_subscribed_topics_are_those_of_the_members_of_the_generation() -> None:
+    shard = ClassicShard(GroupLimits())
+    first, _ = stable(shard, subscription("t", "u"), subscription("u", "v", rest=b""))
+    assert shard.group.subscribed_topics() == {"t", "u", "v"}
+    shard.call(joins(first, -1, subscription("w")))
+    assert shard.group.subscribed_topics() == {"t", "u", "v"}  # the round has not ended
+
+
+def test_topics_are_unknown_where_one_member_does_not_say_them() -> None:
+    shard = ClassicShard(GroupLimits())
+    stable(shard, subscription("t"), b"no subscription")
+    assert shard.group.subscribed_topics() is None
+
+
+def test_topics_are_known_after_a_failover() -> None:
+    shard = ClassicShard(GroupLimits())
+    stable(shard, subscription("t"), subscription("u"))
+    shard.fail_over()
+    assert shard.group.subscribed_topics() == {"t", "u"}
+
+
+def test_a_record_without_a_rebalance_timeout_takes_the_session_timeout() -> None:
+    """As Kafka's records before 0.10.1."""
+    group = ClassicGroup("g", GroupLimits(), Deadlines())
+    member = ClassicMemberValue("m", None, "c", "/h", -1, 9_000, b"", b"a")
+    group.replay(ClassicGroupValue("consumer", 3, "range", "m", TimestampMs(-1), (member,)))
+    assert [each.rebalance_timeout_ms for each in group.members] == [9_000]
+    group.loaded(Now(Millis(0), TimestampMs(0)))
+    assert group.state is ClassicState.STABLE
+
+
+@given(names, st.binary(max_size=8))
+def test_topics_are_read_from_any_version(topics: list[str], rest: bytes) -> None:
+    assert subscribed_topics(subscription(*topics, rest=rest)) == tuple(topics)
+
+
+@given(names, st.data())
+def test_a_subscription_that_is_cut_or_altered_raises_nothing(topics: list[str], data: st.DataObject) -> None:
+    whole = bytearray(subscription(*topics, rest=b""))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    assert subscribed_topics(bytes(whole[:at])) is None
+    whole[at] = data.draw(st.integers(0, 255))
+    subscribed_topics(bytes(whole))
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_a_subscription_or_none(metadata: bytes) -> None:
+    found = subscribed_topics(metadata)
+    assert found is None or subscription(*found, rest=b"")[2:] == metadata[2 : len(subscription(*found, rest=b""))]
