@@ -89,7 +89,7 @@ MUTANTS = (
         "classic: of several records of a group the first one's subscriptions count", "found by the properties of the classic protocol", ROSTER,
         "            if member is None or not _describes(stored, member, value.protocol):\n",
         "            if member is None:\n",
-        (PROPERTIES,),
+        (unit("core/group/test_classic.py"), PROPERTIES),
     ),
     Mutant(
         "classic: sessions do not run after a failover", "rule 14", CLASSIC,
@@ -107,6 +107,6 @@ MUTANTS = (
         "classic: a call that another takes the place of is never answered", "rule 25", ROUNDS,
         "            refuse_join(member.joining, ErrorCode.REBALANCE_IN_PROGRESS, member.member_id, outcome)\n",
         "            pass\n",
-        (PROPERTIES,),
+        (SCENARIOS, PROPERTIES),
     ),
 )

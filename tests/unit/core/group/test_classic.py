@@ -166,6 +166,16 @@ def test_a_record_without_a_rebalance_timeout_takes_the_session_timeout() -> Non
     assert group.state is ClassicState.STABLE
 
 
+def test_of_several_records_the_last_one_counts() -> None:
+    """A shard loads every record of a group that compaction has not removed."""
+    group = ClassicGroup("g", GroupLimits(), Deadlines())
+    for subscribed, session_ms in ((b"1", 6_000), (b"2", 9_000)):
+        member = ClassicMemberValue("m", None, "c", "/h", LONG_MS, session_ms, subscribed, subscribed)
+        value = ClassicGroupValue("consumer", 3, "range", "m", TimestampMs(7), (member,))
+        group.replay(value)
+    assert group.value() == value
+
+
 @given(names, st.binary(max_size=8))
 def test_topics_are_read_from_any_version(topics: list[str], rest: bytes) -> None:
     assert subscribed_topics(subscription(*topics, rest=rest)) == tuple(topics)
