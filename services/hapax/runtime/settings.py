@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_type_hints
 
 from hapax.core.cluster.topics import TOPIC_CONFIGS as KAFKA_TOPIC_CONFIGS
+from hapax.runtime.setting_types import Between, Bytes, Count, Like, MaybeMillis, Millis, Unlimited, read_value
 
 ENVIRONMENT_PREFIX: Final = "HAPAX_"
 PLAINTEXT: Final = "PLAINTEXT"
@@ -84,27 +84,6 @@ def parse_listeners(text: str, node_id: int = 0) -> dict[str, Address]:
         parsed = Address.parse(address)
         found[name] = Address((parsed.host, parsed.port + node_id)) if plus else parsed
     return found
-
-
-class Between(NamedTuple):
-    """Bounds of a number, inclusive."""
-
-    least: int
-    most: int = 2**63 - 1
-
-
-class Like(NamedTuple):
-    """What a whole text must look like."""
-
-    pattern: str
-
-
-Bytes = Annotated[int, Between(1)]
-Millis = Annotated[int, Between(1)]
-Count = Annotated[int, Between(1, 1_000_000)]
-Unlimited = Annotated[int, Between(-1)]
-"""-1: no limit."""
-MaybeMillis = Annotated[int, Between(-1)] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -601,7 +580,7 @@ def _validated(base: Settings, sources: Sequence[tuple[str, Mapping[str, str]]])
             try:
                 if name not in SETTING_NAMES:
                     raise SettingsError(_unknown(name, SETTING_NAMES, source))
-                values[field] = _read_value(field_types()[field], text)
+                values[field] = read_value(field_types()[field], text)
                 _ADDRESSES.get(field, str)(text)
                 faults.pop(name, None)
             except SettingsError as error:
@@ -621,37 +600,6 @@ def _validated(base: Settings, sources: Sequence[tuple[str, Mapping[str, str]]])
 def field_types() -> dict[str, Any]:
     """Attribute of `Settings` -> its type with what bounds it."""
     return get_type_hints(Settings, include_extras=True)
-
-
-def _read_value(kind: Any, text: str) -> Any:
-    """A setting's value from its text, by the type of its field. Raises ValueError."""
-    if get_origin(kind) in (Union, UnionType):
-        if text == "":
-            return None
-        (kind,) = (each for each in get_args(kind) if each is not NoneType)
-    bounds = None
-    if get_origin(kind) is Annotated:
-        kind, bounds = get_args(kind)
-    if get_origin(kind) is Literal:
-        if text not in get_args(kind):
-            raise ValueError("must be " + " or ".join(repr(each) for each in get_args(kind)))
-        return text
-    if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise ValueError("must be true or false")
-        return text.lower() == "true"
-    if kind is int:
-        try:
-            number = int(text)
-        except ValueError:
-            raise ValueError("must be an integer") from None
-        if isinstance(bounds, Between) and not bounds.least <= number <= bounds.most:
-            most = f" and at most {bounds.most}" if bounds.most < 2**63 - 1 else ""
-            raise ValueError(f"must be at least {bounds.least}{most}")
-        return number
-    if isinstance(bounds, Like) and not re.fullmatch(bounds.pattern, text):
-        raise ValueError(f"must match {bounds.pattern}")
-    return text
 
 
 def _endpoints(text: str) -> None:
