@@ -95,7 +95,8 @@ def _same_topics(
             mine -= taken
         limit = share + 1 if larger else share
         if len(mine) > limit:
-            mine = frozenset(sorted(mine)[:limit])
+            # By index first, so that it keeps a part of each topic.
+            mine = frozenset(sorted(mine, key=lambda each: (each[1], each[0]))[:limit])
         if len(mine) > share:
             larger -= 1
         kept[member] = mine

@@ -19,7 +19,6 @@ from hashlib import blake2b
 from typing import Final
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group import expressions
 from hapax.core.group.assignors import ASSIGNORS, Subscriber
 from hapax.core.group.consumer_requests import (
     JOIN,
@@ -33,9 +32,10 @@ from hapax.core.group.consumer_requests import (
 from hapax.core.group.consumer_state import ConsumerState, Draft, Subscription, subscription_of
 from hapax.core.group.deadlines import Deadline, Deadlines
 from hapax.core.group.descriptions import ConsumerDescription, DescribedConsumer
+from hapax.core.group.expressions import Questions, check_expression
+from hapax.core.group.offsets import NO_MEMBER
 from hapax.core.group.reconciliation import STABLE, UNREVOKED, Current, Goal, reconcile
 from hapax.core.group.values import (
-    NO_MEMBER,
     NO_PARTITIONS,
     CallId,
     ConsumerGroupHeartbeat,
@@ -66,8 +66,6 @@ REBALANCE: Final = "rebalance"
 REGEX: Final = "regex"
 """Kinds of deadlines."""
 
-REGEX_INTERVAL_MS: Final = 10_000
-"""An expression is resolved again no sooner than this after it was asked for."""
 RETRY_MS: Final = 1_000
 """A timer whose write was refused is due again after this."""
 FIRST_VERSION_WITH_MEMBER_EPOCHS: Final = 9
@@ -99,14 +97,11 @@ class ConsumerGroup:
         self._under_way: _UnderWay | None = None
         self._compared: int | None = None
         """Version of the topics at which the metadata hash was last compared with them."""
-        self._topic_ids: dict[Subscription, frozenset[TopicId] | None] = {}
+        self._topic_ids: dict[Subscription, frozenset[TopicId]] = {}
         self._topic_ids_version: int | None = None
         self._rebalance_epochs: dict[str, int] = {}
         """Member id -> its epoch when its rebalance timer was started."""
-        self._asked: dict[str, tuple[Millis, int]] = {}
-        """Expression -> (when it was last asked for, the version of the topics then)."""
-        self._swept: int | None = None
-        """Version of the topics at which every expression was asked for."""
+        self._questions = Questions()
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -140,7 +135,7 @@ class ConsumerGroup:
             or not (request.instance_id is None or request.instance_id == value.instance_id)
             or request.client_id != value.client_id or request.client_host != value.client_host
             or value.classic is not None
-            or ((state.regexes or value.subscribed_regex) and self._regexes_to_ask(state, value, topics, now))
+            or ((state.regexes or value.subscribed_regex) and self._questions.due(state, value, topics, now))
         ):
             return None
         self._renew(member_id, value, now)
@@ -202,7 +197,7 @@ class ConsumerGroup:
         if under_way is None:
             return outcome
         for question in under_way.regexes:
-            self._asked.pop(question.regex, None)
+            self._questions.forget(question.regex)
         retry = under_way.retry
         if retry is not None and self._deadlines.get(retry) is None:  # a session may have been renewed since
             self._deadlines.set(retry, Millis(now.monotonic + RETRY_MS))
@@ -221,7 +216,7 @@ class ConsumerGroup:
         for member_id, value in state.members.items():
             self._renew(member_id, value, now)
             self._set_rebalance_timer(member_id, now)
-        if any(regex for _, regex in state.subscriptions):
+        if state.expressions():
             self._set_regex_timer(now)
         return Outcome()
 
@@ -354,7 +349,7 @@ class ConsumerGroup:
             frozenset(after.assigned) if tells else None,
         )
         value = draft.state.members[member_id]
-        regexes = self._ask(self._regexes_to_ask(draft.state, value, topics, now), topics, now)
+        regexes = self._ask(self._questions.due(draft.state, value, topics, now), topics, now)
         if member_id in self._state.members:
             self._renew(member_id, value, now)
         if draft.records:
@@ -449,7 +444,7 @@ class ConsumerGroup:
             return False, raises
         regex, former_regex = value.subscribed_regex, former.subscribed_regex if former else None
         if regex and regex != former_regex and not state.uses(regex):
-            expressions.check(regex)
+            check_expression(regex)
         assignor = self._assignor(state)
         draft.add(MemberRecord(self.group_id, member_id, value))
         self._forget_regex(draft, former_regex)
@@ -487,7 +482,7 @@ class ConsumerGroup:
         subscribers = []
         wanted: set[TopicId] = set()
         for member_id, value in state.members.items():
-            topic_ids = self._subscribed(state, subscription_of(value), topics) or frozenset()
+            topic_ids = self._subscribed(state, subscription_of(value), topics)
             subscribers.append(Subscriber(member_id, value.instance_id, topic_ids))
             wanted |= topic_ids
         facts = [found for found in map(topics.topic_by_id, wanted) if found is not None]
@@ -505,9 +500,11 @@ class ConsumerGroup:
         current = state.current(member_id)
         if current.state == STABLE and current.epoch == state.target_epoch and not subscription_changed:
             return current
+        _, regex = subscription = subscription_of(state.members[member_id])
+        known = not regex or regex in state.regexes
         goal = Goal(
             state.target_epoch, state.targets.get(member_id, NO_PARTITIONS),
-            self._subscribed(state, subscription_of(state.members[member_id]), topics),
+            self._subscribed(state, subscription, topics) if known else None,
         )
         holders = state.holders
         following = reconcile(current, goal, owned, lambda each: holders.get(each, member_id) == member_id)
@@ -563,52 +560,26 @@ class ConsumerGroup:
 
     # --- topics and expressions -----------------------------------------------------------------------------------
 
-    def _subscribed(
-        self, state: ConsumerState, subscription: Subscription, topics: Topics
-    ) -> frozenset[TopicId] | None:
-        """Ids of the topics that exist. None: the expression is not resolved."""
+    def _subscribed(self, state: ConsumerState, subscription: Subscription, topics: Topics) -> frozenset[TopicId]:
+        """Ids of the topics that exist. An expression that is not resolved yet matches none."""
         if topics.version != self._topic_ids_version:
             self._topic_ids.clear()
             self._topic_ids_version = topics.version
-        if subscription in self._topic_ids:
-            return self._topic_ids[subscription]
-        names, regex = subscription
-        found = None
-        if not regex or regex in state.regexes:
-            if regex:
+        found = self._topic_ids.get(subscription)
+        if found is None:
+            names, regex = subscription
+            if regex in state.regexes:
                 names += state.regexes[regex].topics
             found = frozenset(facts.topic_id for facts in map(topics.topic, names) if facts is not None)
-        self._topic_ids[subscription] = found
+            self._topic_ids[subscription] = found
         return found
 
-    def _regexes_to_ask(self, state: ConsumerState, value: MemberValue, topics: Topics, now: Now) -> list[str]:
-        """The member's own expression where it is not resolved, and all where the topics have changed."""
-        regex = value.subscribed_regex
-        if topics.version != self._swept:
-            used = sorted({each for _, each in state.subscriptions if each})
-        elif regex and regex not in state.regexes:
-            used = [regex]
-        else:
-            return []
-        if topics.version != self._swept and all(
-            each in self._asked and self._asked[each][1] == topics.version for each in used
-        ):
-            self._swept = topics.version
-        return [each for each in used if self._may_ask(state, each, topics, now)]
-
-    def _may_ask(self, state: ConsumerState, regex: str, topics: Topics, now: Now) -> bool:
-        if regex not in self._asked:
-            return True
-        at, version = self._asked[regex]
-        return now.monotonic >= at + REGEX_INTERVAL_MS and (version != topics.version or regex not in state.regexes)
-
     def _ask(self, regexes: list[str], topics: Topics, now: Now) -> list[RegexQuestion]:
-        for regex in regexes:
-            self._asked[regex] = (now.monotonic, topics.version)
+        self._questions.asked(regexes, topics, now)
         return [RegexQuestion(self.group_id, regex) for regex in regexes]
 
     def _refresh(self, topics: Topics, now: Now) -> Outcome:
-        used = sorted({regex for _, regex in self._state.subscriptions if regex})
+        used = self._state.expressions()
         if not used:
             return Outcome()
         self._set_regex_timer(now)
@@ -625,8 +596,7 @@ class ConsumerGroup:
     def _follow_member(self, record: MemberRecord, now: Now) -> None:
         if record.member_id not in self._state.members:
             self._deadlines.clear(Deadline(self.group_id, SESSION, record.member_id))
-            for regex in [each for each in self._asked if not self._state.uses(each)]:
-                del self._asked[regex]
+            self._questions.keep_only(self._state.expressions())
             return
         value = self._state.members[record.member_id]
         self._renew(record.member_id, value, now)

@@ -71,6 +71,10 @@ class ConsumerState:
     def uses(self, regex: str) -> bool:
         return any(each == regex for _, each in self.subscriptions)
 
+    def expressions(self) -> list[str]:
+        """Those that members subscribe to, sorted."""
+        return sorted({regex for _, regex in self.subscriptions if regex})
+
     def replay(self, record: MembershipRecord) -> None:
         if isinstance(record, CurrentRecord):
             self._replay_current(record)

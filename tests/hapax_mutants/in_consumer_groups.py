@@ -1,0 +1,120 @@
+"""Bugs in the machine of a consumer group (KIP-848, KIP-1251)."""
+
+# ruff: noqa: E501 (it quotes code that is as long as it is)
+from __future__ import annotations
+
+from hapax_mutants.mutant import SCENARIOS, Mutant, unit
+
+PROPERTIES = unit("core/group/test_consumer_properties.py")
+ASSIGNORS = unit("core/group/test_assignors.py")
+
+MUTANTS = (
+    Mutant(
+        "a heartbeat that lists nothing confirms a revocation", "KIP-848", "core/group/reconciliation.py",
+        "        if owned is None or not owned.isdisjoint(member.pending_revocation):\n",
+        "        if owned is not None and not owned.isdisjoint(member.pending_revocation):\n",
+        (PROPERTIES, SCENARIOS),
+    ),
+    Mutant(
+        "a partition is free as soon as its member was told to give it up", "KIP-848", "core/group/consumer_state.py",
+        "        for holding in (current.assigned, current.pending_revocation):\n            holders.update",
+        "        for holding in (current.assigned,):\n            holders.update",
+        (PROPERTIES, SCENARIOS),
+    ),
+    Mutant(
+        "a member's own pending revocation stands in its way", "KIP-848", "core/group/consumer.py",
+        "lambda each: holders.get(each, member_id) == member_id)",
+        "lambda each: each not in holders)",
+        (SCENARIOS,),
+    ),
+    Mutant(
+        "the former epoch is good whatever the member owns", "KIP-848", "core/group/consumer.py",
+        "owned is not None \\\n                and owned <= current.assigned.keys():",
+        "True:",
+        (SCENARIOS,),
+    ),
+    Mutant(
+        "a rebalance timer that is late removes a member that has made progress", "KIP-848", "core/group/consumer.py",
+        "            if current.state != UNREVOKED or current.epoch != self._rebalance_epochs.get(member_id):\n",
+        "            if current.state != UNREVOKED:\n",
+        (SCENARIOS,),
+    ),
+    Mutant(
+        "a static member's successor starts without its partitions", "KIP-848", "core/group/consumer.py",
+        "        taken = Current(JOIN, 0, STABLE, current.assigned)\n",
+        "        taken = Current(JOIN, 0, STABLE)\n",
+        (SCENARIOS,),
+    ),
+    Mutant(
+        "an old commit is good for a partition that came later", "KIP-1251", "core/group/consumer.py",
+        "            if assigned_at is None or epoch < assigned_at:\n",
+        "            if assigned_at is None:\n",
+        (SCENARIOS, PROPERTIES),
+    ),
+    Mutant(
+        "a member sets back the position of another", "KIP-1251", "core/group/consumer.py",
+        "                if state.holders.get(partition, member_id) != member_id:\n",
+        "                if False:\n",
+        (SCENARIOS, PROPERTIES),
+    ),
+    Mutant(
+        "a topic that is created again looks the same", "KIP-848", "core/group/consumer.py",
+        "    text = b\"%b %d %b\" % (facts.topic_id, facts.partitions, facts.name.encode(errors=\"replace\"))\n",
+        "    text = b\"%d %b\" % (facts.partitions, facts.name.encode(errors=\"replace\"))\n",
+        (SCENARIOS, PROPERTIES),
+    ),
+    Mutant(
+        "topics count as compared though the write was refused", "decide, persist, replay", "core/group/consumer.py",
+        "        if draft.records:\n            return self._write(_UnderWay(draft.records, call, answer, compared=topics.version, regexes=regexes))\n        self._compared = topics.version\n",
+        "        self._compared = topics.version\n        if draft.records:\n            return self._write(_UnderWay(draft.records, call, answer, compared=topics.version, regexes=regexes))\n",
+        (SCENARIOS,),
+    ),
+    Mutant(
+        "a new coordinator waits for ever for members that died with the old one", "KIP-848", "core/group/consumer.py",
+        "        for member_id, value in state.members.items():\n            self._renew(member_id, value, now)\n            self._set_rebalance_timer(member_id, now)\n",
+        "",
+        (PROPERTIES,),
+    ),
+    Mutant(
+        "a session that ends while the log is away never ends", "rule 25", "core/group/consumer.py",
+        "        if retry is not None and self._deadlines.get(retry) is None:  # a session may have been renewed since\n",
+        "        if False:\n",
+        (SCENARIOS, PROPERTIES),
+    ),
+    Mutant(
+        "the answer for an expression that nobody uses is kept", "KIP-848", "core/group/consumer.py",
+        "        if not state.uses(regex) or (known",
+        "        if (known",
+        (PROPERTIES, SCENARIOS),
+    ),
+    Mutant(
+        "a changed expression changes no assignment", "KIP-848", "core/group/consumer.py",
+        "        draft.add(GroupEpochRecord(self.group_id, GroupEpochValue(state.epoch + 1, state.metadata_hash)))\n",
+        "",
+        (SCENARIOS, PROPERTIES),
+    ),
+    Mutant(
+        "a member keeps partitions of a topic that it has unsubscribed from", "KIP-848", "core/group/consumer.py",
+        "        return names_changed or regex_changed, raises\n",
+        "        return False, raises\n",
+        (PROPERTIES, SCENARIOS),
+    ),
+    Mutant(
+        "the assignor runs at every change", "KIP-848", "core/group/consumer.py",
+        "        if state.target_timestamp and 0 <= since < self.limits.consumer_assignment_interval_ms:\n            return\n",
+        "",
+        (SCENARIOS,),
+    ),
+    Mutant(
+        "uniform gives the larger share to more members than there are partitions", "KIP-848", "core/group/assignors.py",
+        "        if len(mine) > share:\n            larger -= 1\n",
+        "",
+        (ASSIGNORS, PROPERTIES),
+    ),
+    Mutant(
+        "uniform moves partitions that could stay", "KIP-848", "core/group/assignors.py",
+        "        limit = share + 1 if larger else share\n",
+        "        limit = share\n",
+        (ASSIGNORS,),
+    ),
+)
