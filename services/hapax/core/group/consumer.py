@@ -367,8 +367,8 @@ class ConsumerGroup:
         draft = Draft(state)
         if request.member_epoch == PAUSE:
             current = state.current(member_id)
-            # Whoever comes back under this instance id has the partitions from epoch 0 on. What the member had still to
-            # give up is free: its process has stopped.
+            # A process that comes back under this instance id has the partitions from epoch 0 on. What the member had
+            # not given up yet is free: its process has stopped.
             paused = Current(PAUSE, 0, STABLE, dict.fromkeys(current.assigned, 0))
             if paused != current:
                 draft.add(CurrentRecord(self.group_id, member_id, paused.value()))
