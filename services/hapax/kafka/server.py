@@ -267,6 +267,12 @@ class Session:
         self._bytes -= size
         self._server.released(size)
 
+    def release(self, ctx: RequestContext) -> None:
+        """`ctx.release_memory`."""
+        self._settle(ctx)
+        if self._paused and not self.closed:
+            self._check_limits()
+
     def _check_limits(self) -> None:
         server = self._server
         limits = server.limits

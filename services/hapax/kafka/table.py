@@ -49,6 +49,7 @@ class AnsweringSession(Protocol):
     closed: bool
 
     def complete(self, ctx: RequestContext, answer: Answer) -> None: ...
+    def release(self, ctx: RequestContext) -> None: ...
     def fail(self, ctx: RequestContext, error: BaseException) -> None: ...
 
 
@@ -91,6 +92,11 @@ class RequestContext:
     def respond(self, answer: Answer) -> None:
         """Answers after `DEFERRED`, once: a response message (decoded handlers) or its body's chunks (raw ones)."""
         self.session.complete(self, answer)
+
+    def release_memory(self) -> None:
+        """Called by an awaitable handler that waits for long, once what it keeps of the request is bounded elsewhere:
+        the memory of requests in progress is no longer charged with its frame."""
+        self.session.release(self)
 
     def fail(self, error: BaseException) -> None:
         """Ends the request after `DEFERRED`, as if the handler had raised `error`."""

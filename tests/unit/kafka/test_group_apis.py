@@ -91,7 +91,8 @@ async def call(api: Any, version: int, request: Any, answer: Any, peer: str = "1
     handler = table.apis[api.ROW.key].handler
     assert handler is not None
     decoded = type(request).decode(request.encode(version=version), version=version)
-    context = SimpleNamespace(api_version=version, client_id="client", connection=SimpleNamespace(peer=peer))
+    context = SimpleNamespace(
+        api_version=version, client_id="client", connection=SimpleNamespace(peer=peer), release_memory=lambda: None)
     response = await handler(context, decoded)  # type: ignore[arg-type, misc]
     kind = type(response)
     asked = coordinator.asked[0] if coordinator.asked else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,14 +12,18 @@ from typing import Any
 
 import pytest
 
+from hapax.core.errors import ErrorCode
+from hapax.core.group.values import JoinAnswer, SyncAnswer
 from hapax.kafka.api import (
     api_versions,
     end_txn,
     fetch,
     find_coordinator,
     init_producer_id,
+    join_group,
     list_offsets,
     produce,
+    sync_group,
     txn_offset_commit,
 )
 from hapax.kafka.registry import all_apis
@@ -26,7 +31,14 @@ from hapax.kafka.server import KafkaServer, ServerLimits, Session
 from hapax.kafka.table import DEFERRED, ApiTable, CloseConnection, RequestContext
 from hapax.runtime.ports import Chunk, FrameConnection, FrameHandler, FrameLimits, FrameListener
 from hapax.runtime.telemetry import Metrics
-from hapax.wire.messages import ApiVersionsRequest, ApiVersionsResponse, ListOffsetsRequest, ListOffsetsResponse
+from hapax.wire.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    JoinGroupRequest,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    SyncGroupRequest,
+)
 
 
 class Recorder:
@@ -358,6 +370,44 @@ async def test_answers_that_wait_for_an_earlier_one_count_too() -> None:
     calls.open[0].respond([b"first"])
     assert connection.reading
     assert connection.correlation_ids() == [1, 2, 3]
+    assert node.server.bytes_in_flight == 0
+
+
+@pytest.mark.parametrize("api, version", [(join_group, 9), (sync_group, 5)])
+async def test_members_that_wait_for_a_round_do_not_use_up_the_memory_of_requests(api: Any, version: int) -> None:
+    """The last member of a large group could not be read, and the others would wait for it."""
+    node = Node(ServerLimits(max_node_bytes=2_000))
+    rounds = asyncio.get_running_loop().create_future()
+
+    class Coordinator:
+        async def join_group(self, request: Any) -> Any:
+            return await rounds
+
+        sync_group = join_group
+
+    if api is join_group:
+        join_group.register(node.table, random.Random(1), Coordinator())
+        request: Any = JoinGroupRequest(
+            group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=60_000, member_id="m",
+            group_instance_id=None, protocol_type="consumer", reason=None,
+            protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=bytes(1_500))])
+        rounds_answer: Any = JoinAnswer(ErrorCode.NONE, "m", 1, "consumer", "range", "m")
+    else:
+        sync_group.register(node.table, Coordinator())
+        request = SyncGroupRequest(
+            group_id="g", generation_id=1, member_id="m" * 1_500, group_instance_id=None, protocol_type="consumer",
+            protocol_name="range", assignments=[])
+        rounds_answer = SyncAnswer(ErrorCode.NONE, "consumer", "range", b"")
+    members = [node.connect() for _ in range(5)]
+    for number, (session, connection) in enumerate(members):
+        session.on_frame(frame(api.ROW.key, version, number, bytes(request.encode(version=version)), tags=b"\0"))
+        await asyncio.sleep(0)
+        assert connection.reading, number
+    assert node.server.bytes_in_flight == 0
+    rounds.set_result(rounds_answer)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert [connection.correlation_ids() for _, connection in members] == [[number] for number in range(5)]
     assert node.server.bytes_in_flight == 0
 
 

@@ -54,6 +54,7 @@ def register(table: ApiTable, random: Randomness, coordinator: JoinsGroups) -> N
             check_names(
                 join.member_id, join.instance_id, join.protocol_type, join.client_id,
                 *(offer.name for offer in join.protocols))
+            ctx.release_memory()  # a round may last for minutes, and the group keeps the metadata for longer
             return _response(await coordinator.join_group(join), version)
         except Refusal as refusal:
             return with_reason(refused(request, version, refusal.code), refusal)

@@ -40,11 +40,14 @@ def register(table: ApiTable, coordinator: SyncsGroups) -> None:
             if named and (request.protocol_type is None or request.protocol_name is None):
                 raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the request names no protocol")
             check_group_id(request.group_id)
-            answer = await coordinator.sync_group(SyncGroup(
+            sync = SyncGroup(
                 version, request.group_id, request.generation_id, request.member_id,
                 request.group_instance_id if version >= STATIC_FROM else None,
                 request.protocol_type if named else None, request.protocol_name if named else None,
-                tuple((each.member_id, each.assignment) for each in request.assignments)))
+                tuple((each.member_id, each.assignment) for each in request.assignments))
+            if not sync.assignments:
+                ctx.release_memory()  # a follower waits for the leader's, as long as a round may last
+            answer = await coordinator.sync_group(sync)
         except Refusal as refusal:
             return with_reason(refused(request, version, refusal.code), refusal)
         return _response(answer)
