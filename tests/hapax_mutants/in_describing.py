@@ -56,8 +56,8 @@ MUTANTS = (
     ),
     Mutant(
         "an offset's retention ends after the last time that can be written", "what is decided can be written", "core/group/offsets.py",
-        "TimestampMs(min(now + retention_ms, _NEVER))\n",
-        "TimestampMs(now + retention_ms)\n",
+        "TimestampMs(min(now.wall + retention_ms, _NEVER))\n",
+        "TimestampMs(now.wall + retention_ms)\n",
         (unit("core/group/test_names.py"),),
     ),
     Mutant(

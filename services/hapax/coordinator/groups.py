@@ -9,7 +9,8 @@ being appended do not expire.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from hapax.codec.offsets_log import OffsetsLogError, decode_record, encode_key, encode_value
@@ -174,25 +175,47 @@ class OffsetsShard(Shard):
     async def delete_offsets(self, group: str, partitions: Sequence[TopicPartition] | None) -> int:
         """With None all of them, and the group. Returns the number of deleted offsets, once the deletion is durable.
         Raises Refusal."""
+        if partitions is None:
+            return await self._delete_with_offsets(group)
         self.check_serving()
-        try:
-            if partitions is None:
-                self.machine.check_stable(group)
-                deleted, _ = self.machine.counts(group)
-                code = await self.delete_group(group)
-                if code is not ErrorCode.NONE:
-                    raise Refusal(code)
-                return deleted
+        async with self._confirming_refusals():
             tombstones = self.machine.decide_removal(group, partitions)
-        except Refusal:  # a caller that hears "no such group" concludes that its offsets are gone
-            await self.confirm()
-            raise
+        await self._deleted(group, tombstones)
+        return len(tombstones)
+
+    async def _delete_with_offsets(self, group: str) -> int:
+        self.check_serving()
+        async with self._confirming_refusals():
+            self.machine.check_stable(group)
+        deleted, _ = self.machine.counts(group)
+        code = await self.delete_group(group)
+        if code is not ErrorCode.NONE:
+            raise Refusal(code)
+        return deleted
+
+    async def delete_group_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> Codes:
+        """OffsetDelete. Returns one error code per partition, once the deletion is durable. Raises Refusal."""
+        self.check_serving()
+        async with self._confirming_refusals():
+            tombstones, codes = self.machine.decide_offsets_deletion(group, partitions)
+        await self._deleted(group, tombstones)
+        return codes
+
+    async def _deleted(self, group: str, tombstones: Sequence[OffsetRecord]) -> None:
         if tombstones:
             await self._persist(tombstones)
             log.info("offsets deleted on request", shard=self.shard, group=group, offsets=len(tombstones))
         else:
             await self.confirm()
-        return len(tombstones)
+
+    @asynccontextmanager
+    async def _confirming_refusals(self) -> AsyncIterator[None]:
+        """A caller that hears "no such group" concludes that its offsets are gone."""
+        try:
+            yield
+        except Refusal:
+            await self.confirm()
+            raise
 
     # --- members --------------------------------------------------------------------------------------------------
 
@@ -205,27 +228,10 @@ class OffsetsShard(Shard):
     async def delete_group(self, group: str) -> ErrorCode:
         """Returns once the deletion is durable. Raises Refusal."""
         self.check_serving()
-        try:
+        async with self._confirming_refusals():
             answer = await self.members.ask(self.machine.delete_group, group)
-        except Refusal:  # a caller that hears "no such group" concludes that its offsets are gone
-            await self.confirm()
-            raise
         assert isinstance(answer, RemovalAnswer)
         return answer.error
-
-    async def delete_group_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> Codes:
-        """OffsetDelete. Returns one error code per partition, once the deletion is durable. Raises Refusal."""
-        self.check_serving()
-        try:
-            tombstones, codes = self.machine.decide_offsets_deletion(group, partitions)
-        except Refusal:
-            await self.confirm()
-            raise
-        if tombstones:
-            await self._persist(tombstones)
-        else:
-            await self.confirm()
-        return codes
 
     # --- markers --------------------------------------------------------------------------------------------------
 
