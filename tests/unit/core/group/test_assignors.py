@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hapax.core.group.assignors import ASSIGNORS, Subscriber, range_assignor, uniform
@@ -15,6 +15,9 @@ from hapax.core.types import TopicId
 IDS = tuple(TopicId(name.encode().ljust(16, b".")) for name in "abcd")
 NAMES = tuple(f"m{number}" for number in range(7))
 Target = Mapping[str, Partitions]
+
+ordinary = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is slow."""
 
 counts = st.dictionaries(st.sampled_from(IDS), st.integers(0, 9)).map(lambda found: dict(sorted(found.items())))
 partitions = st.frozensets(st.tuples(st.sampled_from(IDS), st.integers(0, 10)), max_size=12)
@@ -49,6 +52,7 @@ def check_covers(members: Sequence[Subscriber], topics: Mapping[TopicId, int], t
 
 
 @pytest.mark.parametrize("name", ASSIGNORS)
+@ordinary
 @given(group=groups())
 def test_every_partition_has_one_owner(name: str, group: tuple[list[Subscriber], dict[TopicId, int], Target]) -> None:
     members, topics, former = group
@@ -56,6 +60,7 @@ def test_every_partition_has_one_owner(name: str, group: tuple[list[Subscriber],
 
 
 @pytest.mark.parametrize("name", ASSIGNORS)
+@ordinary
 @given(group=groups(), data=st.data())
 def test_the_order_of_members_does_not_matter(
     name: str, group: tuple[list[Subscriber], dict[TopicId, int], Target], data: st.DataObject
@@ -65,6 +70,7 @@ def test_the_order_of_members_does_not_matter(
     assert ASSIGNORS[name](members, topics, former) == ASSIGNORS[name](other, topics, former)
 
 
+@ordinary
 @given(group=groups(mixed=False))
 def test_uniform_is_balanced_and_moves_as_few_as_can_be(
     group: tuple[list[Subscriber], dict[TopicId, int], Target]
@@ -86,6 +92,7 @@ def test_uniform_is_balanced_and_moves_as_few_as_can_be(
     assert uniform(members, topics, target) == target
 
 
+@ordinary
 @given(group=groups())
 def test_uniform_of_mixed_subscriptions_cannot_be_improved_by_a_move(
     group: tuple[list[Subscriber], dict[TopicId, int], Target]
@@ -102,6 +109,7 @@ def test_uniform_of_mixed_subscriptions_cannot_be_improved_by_a_move(
     assert uniform(members, topics, target) == target, "where nothing has changed, nothing moves"
 
 
+@ordinary
 @given(group=groups())
 def test_range_deals_consecutive_ranges_in_order(group: tuple[list[Subscriber], dict[TopicId, int], Target]) -> None:
     members, topics, former = group
