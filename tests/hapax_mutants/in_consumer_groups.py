@@ -117,4 +117,11 @@ MUTANTS = (
         "        limit = share\n",
         (ASSIGNORS,),
     ),
+    Mutant(
+        "a transaction commits the position of a partition that its member has given up", "KIP-447, KIP-848",
+        "core/group/consumer.py",
+        "            if epoch == current.epoch and not transactional:\n",
+        "            if epoch == current.epoch:\n",
+        (SCENARIOS,),
+    ),
 )

@@ -297,11 +297,13 @@ class ConsumerGroup:
         if epoch > current.epoch or epoch < 0:
             raise Refusal(stale, f"the member's epoch is {current.epoch}")
         for partition in partitions:
-            if epoch == current.epoch:
+            if epoch == current.epoch and not transactional:
                 # Kafka would let it pass. But then a late commit could set another member's position back.
                 if state.holders.get(partition, member_id) != member_id:
                     raise Refusal(stale, f"partition {partition[1]} has been given to another member since")
                 continue
+            # In a transaction a member commits what it has, and nothing else: the next one may already have asked for
+            # the position of a partition that this one has given up, and would process the same records.
             assigned_at = current.assigned.get(partition, current.pending_revocation.get(partition))
             if assigned_at is None or epoch < assigned_at:
                 raise Refusal(
