@@ -91,7 +91,7 @@ MUTANTS = (
     ),
     Mutant(
         "a lookup by time skips what cannot be read", "hostile bytes condemn their batch alone", "log/times.py",
-        "        return [FoundRecord(place.base_offset, place.max_timestamp)]\n",
+        "        return [FoundRecord(max(start, place.base_offset), place.max_timestamp)]\n",
         "        return []\n",
         (unit("broker/test_lookups.py"),),
     ),

@@ -182,8 +182,8 @@ MUTANTS = (
     ),
     Mutant(
         "a follower acknowledges what it has not synced", "rule 5", "broker/followers.py",
-        "        self._synced(replica, named.synced_end)\n        if replica.machine.log_end_offset",
-        "        self._synced(replica, named.offset)\n        if replica.machine.log_end_offset",
+        "        self._synced(replica, named)\n        if replica.machine.log_end_offset",
+        "        self._synced(replica, named._replace(synced_end=named.offset))\n        if replica.machine.log_end_offset",
         (unit("broker/test_replication.py"), sim("1-6", REPLICATED)),
     ),
     Mutant(

@@ -105,7 +105,7 @@ class LoggedPartition:
         self.synced = min(self.synced, len(self.entries))
         self.snapshots = [(at, data) for at, data in self.snapshots if at <= offset]
         newest = decode_snapshot(self.snapshots[-1][1], self.snapshots[-1][0]) if self.snapshots else None
-        self.partition.truncate_to(offset, newest)
+        self.partition.truncate_to(offset, newest, self.partition.log_start_offset)
         start = self.partition.log_end_offset
         for entry in self.entries:
             if entry.header.base_offset >= start:

@@ -66,6 +66,10 @@ class CopySource(Protocol):
         """More of the copy's log is durable."""
         ...
 
+    def start_noted(self, copying: Copying) -> None:
+        """The copy's log start is durable."""
+        ...
+
     def drop(self, copying: Copying) -> None: ...
 
 
@@ -108,6 +112,11 @@ class Copying:
         if self.fetcher is not None:
             self.fetcher.synced(self)
 
+    def start_noted(self) -> None:
+        """`replica.CopySubscriber`."""
+        if self.fetcher is not None:
+            self.fetcher.start_noted(self)
+
     # --- records ----------------------------------------------------------------------------------------------------
 
     def append(self, records: memoryview) -> None:
@@ -145,12 +154,11 @@ class Copying:
 
     def heard(self, high_watermark: int, log_start_offset: int) -> None:
         """Takes over the offsets that every answer carries. Raises OSError."""
-        machine = self.replica.machine
+        machine, log_start = self.replica.machine, self.replica.maintenance.log_start
         self.leader_high_watermark = high_watermark
         machine.advance_high_watermark(min(high_watermark, machine.log_end_offset))
-        if log_start_offset > machine.log_start_offset and log_start_offset <= machine.log_end_offset:
-            machine.advance_log_start(log_start_offset)
-            self.replica.drop_removed()
+        if log_start.report < log_start_offset <= machine.log_end_offset:
+            log_start.advance(log_start_offset)
 
     # --- cut --------------------------------------------------------------------------------------------------------
 
@@ -211,7 +219,7 @@ class Copying:
         while (newest := read_newest_snapshot(segment_log)) is not None:
             content, offset = newest
             try:
-                replica.machine.truncate_to(cut, decode_snapshot(content, offset))
+                replica.machine.truncate_to(cut, decode_snapshot(content, offset), segment_log.start_offset)
                 break
             except DamagedSnapshot as error:
                 log.warning("ignoring a damaged snapshot", partition=replica.name, offset=offset, error=error)
@@ -219,10 +227,11 @@ class Copying:
                 segment_log.snapshot_offsets.remove(offset)
                 await segment_log.truncate_to(cut)
         else:
-            replica.machine.truncate_to(cut, None)
+            replica.machine.truncate_to(cut, None, segment_log.start_offset)
             replica.inheritance.lacking |= segment_log.start_offset > 0
         await replay_again(segment_log, replica.machine.log_end_offset, replica.replay)
         replica.machine.log_end_offset = cut
+        replica.machine.aborted.advance_start(replica.machine.log_start_offset)
         replica.copied(new_epoch=True)
 
     async def inherit(self, asked: Awaitable[LeaderSnapshot], *, from_start: bool) -> LostRange | None:
@@ -261,6 +270,7 @@ class Copying:
         replica = self.replica
         await replica.log.folder.write_atomically(BEGINS_ANEW, b"")
         replica.inheritance.inherited = None
+        replica.maintenance.log_start.begins_anew(start)
         replica.log.restart_at(start)
         replica.restore(None, start, start, (), ())
         replica.inheritance.lacking = start > 0

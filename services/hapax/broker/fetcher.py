@@ -219,6 +219,11 @@ class Fetcher:
             self._reports[copying.key] = copying
             self._schedule()
 
+    def start_noted(self, copying: Copying) -> None:
+        if copying.named_in >= 0 and not copying.replica.halted:
+            self._reports[copying.key] = copying
+            self._schedule()
+
     def lag(self) -> int:
         return sum(copying.lag for copying in self._copies.values())
 
@@ -341,7 +346,7 @@ class Fetcher:
         copying.reported = UNKNOWN_END if replica.inheritance.awaited(copying.leader_epoch) else replica.durable_end
         return Naming(
             TopicId(copying.key[0]), copying.key[1], copying.leader_epoch, machine.log_end_offset,
-            machine.leader_epochs.latest, machine.log_start_offset, max_bytes, copying.reported,
+            machine.leader_epochs.latest, replica.maintenance.log_start.report, max_bytes, copying.reported,
         )
 
     # --- answers ----------------------------------------------------------------------------------------------------

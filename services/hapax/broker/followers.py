@@ -109,6 +109,8 @@ class FollowerSession:
         self.quiet: dict[Pull, None] = {}
         """Pulls with a newer high watermark or log start, which goes with the next answer."""
         self.conversation = Conversation()
+        self._news_due = False
+        """The next request is answered at once: a log start has moved on request."""
         self._wanted = 0
         """The round that barriers wait for. Requests are answered at once until the follower has answered it."""
         self._barriers = followers.partitions.context.barriers
@@ -149,7 +151,7 @@ class FollowerSession:
         self._number = number
         self._max_bytes = request.max_bytes
         delay = min(request.max_wait_ms, _MAX_WAIT_MS) / 1000
-        at_once = delay <= 0 or self._pressed
+        at_once = delay <= 0 or self._pressed or self._news_due
         answers = self._collect(expired=at_once) if self.urgent or at_once else None
         if answers is not None:
             self._ctx = None
@@ -178,6 +180,11 @@ class FollowerSession:
             self._wanted = newest_round
             self.wake()
 
+    def hurry(self) -> None:
+        """Sends the news at once."""
+        self._news_due = True
+        self.wake()
+
     def wake(self) -> None:
         """A pull has become urgent, or a barrier waits."""
         if self._ctx is not None and not self._scheduled:
@@ -191,7 +198,7 @@ class FollowerSession:
         if self._ctx.closed:
             self.end()
             return
-        answers = self._collect(expired=expired or self._pressed)
+        answers = self._collect(expired=expired or self._pressed or self._news_due)
         if answers is not None:
             self._finish(answers)
 
@@ -226,6 +233,7 @@ class FollowerSession:
             if news is not None:
                 answers.append(news)
         self.quiet.clear()
+        self._news_due = False
         return answers
 
     def warm(self, pull: Pull, replica: Replica, cold: Cold) -> None:
@@ -287,7 +295,7 @@ class Pull:
         replica = self._replica
         if report_only:
             if self._checked and replica is not None and named.leader_epoch == replica.leader_epoch:
-                self._synced(replica, named.synced_end)
+                self._synced(replica, named)
             return
         self._detach()
         self._entitled, self._max_bytes, self._offset = True, named.max_bytes, named.offset
@@ -306,7 +314,7 @@ class Pull:
         self._checked = True
         self._told = (-1, -1)  # it ignores news while an answer with records is due
         self._session.quiet[self] = None
-        self._synced(replica, named.synced_end)
+        self._synced(replica, named)
         if replica.machine.log_end_offset > named.offset:
             self._urge()
 
@@ -320,17 +328,17 @@ class Pull:
             raise Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH)  # the follower has newer metadata than this node
         machine = replica.machine
         node_id, now_ms = self._session.node.node_id, replica.context.clock.monotonic_ms()
-        if named.offset < machine.log_start_offset or not replication.asked(node_id, named.offset, now_ms):
+        if named.offset < replica.log.start_offset or not replication.asked(node_id, named.offset, now_ms):
             raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE)
         if named.last_fetched_epoch >= 0:
             self._diverging = diverging(replica, named.last_fetched_epoch, named.offset)
         if self._diverging is None and named.offset > machine.log_end_offset:
             raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE)
 
-    def _synced(self, replica: Replica, end: int) -> None:
+    def _synced(self, replica: Replica, named: FetchPartition) -> None:
         node = self._session.node
-        if end <= replica.machine.log_end_offset:  # no replica has more of this history than its leader
-            replica.fetched(node.node_id, node.registration, end)
+        if named.synced_end <= replica.machine.log_end_offset:  # no replica has more of this history than its leader
+            replica.fetched(node.node_id, node.registration, named.synced_end, named.log_start_offset)
 
     def follows(self, partition: LedPartition) -> bool:
         """The follower has named this partition, under its leader's epoch."""
@@ -347,6 +355,10 @@ class Pull:
 
     def committed(self) -> None:
         self._session.quiet[self] = None
+
+    def start_moved(self) -> None:
+        self._session.quiet[self] = None
+        self._session.hurry()
 
     def lost(self) -> None:
         self._detach()

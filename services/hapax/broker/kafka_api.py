@@ -16,6 +16,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.machine import OpenTransaction
 from hapax.core.partition.values import WriteResult
 from hapax.core.partition.verification import FIRST_VERSION_THAT_ADDS
+from hapax.kafka.api.delete_records import HIGH_WATERMARK
 from hapax.kafka.api.describe_producers import ActiveProducer
 from hapax.kafka.api.list_offsets import (
     EARLIEST,
@@ -199,9 +200,10 @@ class OffsetService:
             return FoundOffset(-1, -1, -1)
         try:
             if timestamp == MAX_TIMESTAMP:
-                found = await find_newest_record(replica.log, replica.maintenance.condemn)
+                found = await find_newest_record(replica.log, replica.maintenance.condemn, machine.log_start_offset)
             else:
-                found = await find_record(replica.log, timestamp, end, replica.maintenance.condemn)
+                found = await find_record(
+                    replica.log, timestamp, end, replica.maintenance.condemn, machine.log_start_offset)
         except Damaged as damage:
             raise replica.damaged(damage) from damage
         except OSError as error:
@@ -230,6 +232,44 @@ class OffsetService:
             if start <= offset:
                 epoch = each
         return epoch
+
+
+class DeletionService:
+    """`kafka.api.delete_records.RecordDeleter`."""
+
+    def __init__(self, partitions: PartitionSet) -> None:
+        self._partitions = partitions
+
+    async def delete_records(self, topic: str, partition: int, offset: int, timeout_ms: int) -> int:
+        replica = self._partitions.find(topic, partition)
+        if replica.internal:
+            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "records of an internal topic cannot be deleted")
+        if not replica.log.config.delete:
+            raise Refusal(ErrorCode.POLICY_VIOLATION, "the topic's cleanup.policy does not delete")
+        try:
+            await replica.barrier.passed()  # a high watermark that is too low would refuse, or delete too little
+            check_high_watermark(replica)
+        except (Unconfirmed, NotAvailable) as refusal:
+            raise Refusal(ErrorCode.LEADER_NOT_AVAILABLE, refusal.reason) from None
+        committed = replica.machine.high_watermark
+        below = committed if offset == HIGH_WATERMARK else offset
+        if not 0 <= below <= committed:
+            raise Refusal(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {below}; the high watermark is {committed}")
+        try:
+            return await self._delete(replica, below, timeout_ms)
+        except OSError as error:
+            raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    @staticmethod
+    async def _delete(replica: Replica, below: int, timeout_ms: int) -> int:
+        log_start = replica.maintenance.log_start
+        log_start.advance(below)
+        if replica.replication is not None:
+            replica.replication.deleted_below = max(replica.replication.deleted_below, below)
+        for pull in replica.pulls:
+            pull.start_moved()
+        return await log_start.everywhere(below, timeout_ms)
 
 
 class ProducerService:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from hapax.broker.log_start import LogStart
 from hapax.broker.partition_views import MaintainedPartition
 from hapax.codec.snapshot import SnapshotEncoder
 from hapax.core.errors import Refusal
@@ -29,8 +30,10 @@ class LogMaintenance:
     def __init__(
         self, partition: MaintainedPartition, clock: Clock, *, checkpointed: Callable[[], None],
         sync_failed: Callable[[SyncFailed], None], unreadable: Callable[[int, Refusal], None],
+        noted: Callable[[], None],
     ) -> None:
-        """`checkpointed`: a snapshot was written. `unreadable(offset, refusal)`: see `condemn`."""
+        """`checkpointed`: a snapshot was written. `unreadable(offset, refusal)`: see `condemn`. `noted`: of `LogStart`.
+        """
         self.compacted_to = 0
         """Below this offset each key occurs once, if the topic is compacted."""
         self.checkpoint: asyncio.Task[None] | None = None
@@ -44,6 +47,8 @@ class LogMaintenance:
         self._checkpoint_due = False
         self._stopped = False
         self._condemned: set[int] = set()
+        self.log_start = LogStart(
+            partition, noted=noted, checkpoint=self.begin_checkpoint, sync_failed=sync_failed)
 
     # --- checkpoints ----------------------------------------------------------------------------------------------
 
@@ -90,13 +95,15 @@ class LogMaintenance:
         await self._write_checkpoint(self._partition.machine.snapshot())
 
     async def stop(self) -> None:
-        """Returns once checkpoint and compaction have ended. No other begins until `resume`."""
+        """Returns once checkpoint, compaction and note of the log start have ended. No other begins until `resume`."""
         self._stopped = True
+        await self.log_start.stop()
         await self.rest()
 
     def resume(self) -> None:
         """After `stop`, if the log stays in use."""
         self._stopped = False
+        self.log_start.resume()
         if self._checkpoint_due:
             self._checkpoint_due = False
             self.begin_checkpoint()
@@ -190,10 +197,13 @@ class LogMaintenance:
         return view is not None and view.last_offset <= offset
 
     def retire(self) -> int:
-        """Applies retention. Returns the number of segments removed. Raises OSError."""
+        """Applies retention, and removes the segments of deleted records. Returns the number of segments removed.
+        Raises OSError."""
         partition = self._partition
+        deleted = self.log_start.drop()
         dropped = partition.log.retire(
-            self._clock.now_ms(), partition.machine.last_stable_offset, partition.log.covered)
+            self._clock.now_ms(), partition.machine.last_stable_offset,
+            partition.log.snapshot_below(partition.machine.high_watermark))
         if dropped:
             partition.machine.advance_log_start(partition.log.start_offset)
             partition.readers.wake()
@@ -201,4 +211,4 @@ class LogMaintenance:
                 "retention removed segments", partition=partition.name, segments=len(dropped),
                 log_start_offset=partition.log.start_offset,
             )
-        return len(dropped)
+        return deleted + len(dropped)

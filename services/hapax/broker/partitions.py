@@ -425,11 +425,13 @@ class PartitionSet:
         record, me = assigned.record, self._registration.record.node_id
         if record.replicas == (me,) and record.isr == (me,):
             return None
-        return Replication(
+        made = Replication(
             me, record.replicas, record.isr, assigned.mod_revision, log_end=replica.machine.log_end_offset,
             min_insync=replica.settings.min_insync_replicas, now_ms=self.context.clock.monotonic_ms(),
             passed_over=[node for node, _ in record.passed_over], accepted=record.accepted,
         )
+        made.deleted_below = replica.maintenance.log_start.noted_below
+        return made
 
     async def _open(self, topic: TopicView, assigned: PartitionView) -> Replica:
         partition = assigned.id

@@ -155,7 +155,7 @@ class Replica:
         self.readers = Readers()
         self.maintenance = LogMaintenance(
             self, context.clock, checkpointed=self._checkpointed, sync_failed=self._sync_failed,
-            unreadable=self._unreadable,
+            unreadable=self._unreadable, noted=self._start_noted,
         )
         self.record_counter = RecordCounter(self)
 
@@ -209,6 +209,11 @@ class Replica:
         for damage in segment_log.damages:
             self._found_damage(damage)
         self.machine.advance_high_watermark(min(high_watermark, segment_log.end_offset))
+        self.maintenance.log_start.opened(segment_log)
+
+    def _start_noted(self) -> None:
+        if self.copying is not None:
+            self.copying.start_noted()
 
     def _found_wrong_index(self, segment: Segment) -> None:
         log.error("a damaged index was rebuilt from its log", partition=self.name, file=segment.index.path)
@@ -285,6 +290,7 @@ class Replica:
         self.waiters.fail(result)
         self._local_waiters.fail(result)
         self.barrier.fail()
+        self.maintenance.log_start.fail()
 
     def members_changed(self) -> None:
         """The in-sync set or min.insync.replicas has changed."""
@@ -295,6 +301,7 @@ class Replica:
             required = min(required, 1 if replication is None else len(replication.replicas))
         self.too_few_in_sync = in_sync < required
         self.barrier.check()
+        self.maintenance.log_start.check()
         if replication is None:
             return
         if self.too_few_in_sync:
@@ -453,19 +460,10 @@ class Replica:
         elif not self.commit_queued:
             self.context.committer.request(self)
 
-    def drop_removed(self) -> None:
-        """Removes the segments that the leader has removed, as far as a snapshot covers them. Raises OSError."""
-        if self.log.drop_below(min(self.machine.log_start_offset, self.log.covered)):
-            log.info(
-                "removed segments that the leader has removed", partition=self.name,
-                log_start_offset=self.machine.log_start_offset,
-            )
-
     def _checkpointed(self) -> None:
         """A snapshot was written. Raises OSError."""
         self.inheritance.checkpointed()
-        if self.copying is not None:
-            self.drop_removed()
+        self.maintenance.log_start.drop()
 
     def _note_leader_epoch(self) -> None:
         """The first batch of an epoch was appended: writes it to the checkpoint file."""
@@ -595,11 +593,13 @@ class Replica:
             return
         self._commit(offset)
 
-    def fetched(self, node: NodeId, registration: RegistrationEpoch, end: int) -> bool:
-        """A follower has synced everything below `end`. False: it is not a replica of this partition."""
+    def fetched(self, node: NodeId, registration: RegistrationEpoch, end: int, start: int = 0) -> bool:
+        """A follower has synced everything below `end`, and its log durably begins at `start`. False: it is not a
+        replica of this partition."""
         replication = self.replication
-        if replication is None or not replication.fetched(node, registration, end):
+        if replication is None or not replication.fetched(node, registration, end, start):
             return False
+        self.maintenance.log_start.check()
         self._commit(replication.committed())
         if replication.may_join(node, self.machine.high_watermark):
             self.context.reconsider(self)

@@ -14,7 +14,7 @@ from hapax.broker.followers import Followers
 from hapax.broker.hanging_transactions import HangingWatch
 from hapax.broker.healing import Healing
 from hapax.broker.intact_since import write_intact_since
-from hapax.broker.kafka_api import OffsetService, ProducerService, ProduceService
+from hapax.broker.kafka_api import DeletionService, OffsetService, ProducerService, ProduceService
 from hapax.broker.metrics import LOST_RECORDS, BrokerParts
 from hapax.broker.observing import Refusals, observe_broker
 from hapax.broker.partitions import PartitionSet
@@ -36,6 +36,7 @@ from hapax.core.fetch_sessions import FetchSessions
 from hapax.core.partition.verification import ShardEpochs
 from hapax.core.types import NodeId, RegistrationEpoch, TopicId, TopicIdPartition
 from hapax.kafka.api import (
+    delete_records,
     describe_producers,
     fetch,
     init_producer_id,
@@ -161,6 +162,7 @@ class BrokerService:
         list_offsets.register(table, offsets)
         offset_for_leader_epoch.register(table, offsets)
         init_producer_id.register(table, self.producer_ids)
+        delete_records.register(table, DeletionService(partitions))
         describe_producers.register(table, producers)
         write_txn_markers.register(table, producers)
         register_other_roles(table)

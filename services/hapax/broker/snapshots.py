@@ -64,7 +64,7 @@ class Snapshots:
     async def _take(self, replica: Replica, asking: NodeId) -> _Kept:
         self._hand(replica, asking)  # from here on no compaction begins
         await replica.maintenance.end_compaction()
-        snapshot, log_start = replica.machine.snapshot(), replica.machine.log_start_offset
+        snapshot, log_start = replica.machine.snapshot(), replica.log.start_offset  # a boundary of batches
         aborted = encode_aborted(list(replica.machine.aborted))
         self._hand(replica, asking)
         encoder = SnapshotEncoder(snapshot)

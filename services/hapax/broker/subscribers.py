@@ -43,6 +43,10 @@ class FollowerSubscriber(Protocol):
         """The high watermark has moved. The next answer carries it."""
         ...
 
+    def start_moved(self) -> None:
+        """The log start has moved on request. An answer carries it at once."""
+        ...
+
     def press(self, newest_round: int) -> None:
         """A barrier waits for the follower's answer to this round."""
         ...
@@ -57,4 +61,8 @@ class CopySubscriber(Protocol):
 
     def synced(self) -> None:
         """More of the copy is durable."""
+        ...
+
+    def start_noted(self) -> None:
+        """The copy's log start is durable."""
         ...

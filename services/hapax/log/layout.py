@@ -9,6 +9,7 @@
         inherited-producers                 a leader's snapshot, while the log is copied up to its offset
         begins-anew                         the log is being removed, to be copied from its leader's start
         has-gaps                            compaction left offsets out, here or where the log was copied from
+        log-start                           records below this offset are deleted, where it is not a segment's first
         leader-epoch-checkpoint             `epoch start-offset` lines
         00000000000000000000.log            record batches, named by the first offset
         00000000000000000000.index          relative offset i32, position i32
@@ -45,6 +46,7 @@ HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
 INHERITED: Final = "inherited-producers"
 BEGINS_ANEW: Final = "begins-anew"
 HAS_GAPS: Final = "has-gaps"
+LOG_START: Final = "log-start"
 
 _FOLDER: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 _GONE: Final = re.compile(r".+\.[0-9a-f]{32}-(delete|stray)")
@@ -148,6 +150,19 @@ def decode_high_watermarks(data: bytes) -> dict[TopicPartition, Offset]:
             raise LayoutError(f"{HIGH_WATERMARK_CHECKPOINT}: {line!r}")
         found[TopicPartition(topic, PartitionIndex(int(partition)))] = Offset(int(offset))
     return found
+
+
+def encode_log_start(offset: int) -> bytes:
+    """Of one partition: the records below `offset` are deleted."""
+    return f"0\n{offset}\n".encode()
+
+
+def decode_log_start(data: bytes) -> Offset:
+    """Raises LayoutError."""
+    lines = data.decode("ascii", "replace").splitlines()
+    if len(lines) != 2 or lines[0] != "0" or not lines[1].isdigit():
+        raise LayoutError(f"{LOG_START}: not of version 0")
+    return Offset(int(lines[1]))
 
 
 def encode_inherited(offset: int, leader_epoch: int, snapshot: bytes, aborted: bytes) -> bytes:

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from hapax.codec.batch import CURRENT_MAGIC, HEADER_SIZE, LENGTH_END, crc_matches, iterate_batches, read_header
 from hapax.core.batch import BatchHeader
 from hapax.core.partition.machine import AbortedTransaction
+from hapax.core.types import Offset
 from hapax.log.aborted import aborted_transactions
 from hapax.log.compaction import finish_swaps
 from hapax.log.config import LogConfig
@@ -23,10 +24,14 @@ from hapax.log.layout import (
     INDEX,
     LEADER_EPOCH_CHECKPOINT,
     LOG,
+    LOG_START,
     SEGMENT_SUFFIXES,
     SNAPSHOT,
     TXN_INDEX,
+    LayoutError,
     decode_leader_epochs,
+    decode_log_start,
+    encode_log_start,
     offset_name,
     parse_offset_name,
 )
@@ -34,7 +39,10 @@ from hapax.log.segment import Segment
 from hapax.log.segment_log import SegmentLog
 from hapax.log.soundness import Damaged
 from hapax.log.txn_index import cut_aborted
+from hapax.runtime import telemetry
 from hapax.runtime.ports import Disk, Folder, OpenFolder
+
+_logger = telemetry.logger("recovery")
 
 _CHUNK: Final = 512 << 10
 """Bytes scanned without a pause for the loop. A larger batch is read as a whole."""
@@ -121,6 +129,7 @@ async def _open(log: SegmentLog, state: State, *, clean: bool, known_epoch: int)
         log.active.first_timestamp = log.active.time_index.timestamps[0]
     log.opened()
     recovery.end_offset = log.end_offset
+    await _read_declared_start(log)
     for segment in log.segments:
         if segment.size > config.index_interval_bytes and offset_name(segment.base_offset, INDEX) not in present:
             segment.load_indexes()
@@ -260,6 +269,22 @@ async def _epochs_of_batches(log: SegmentLog) -> list[tuple[int, int]]:
             if seen % 256 == 0:
                 await asyncio.sleep(0)
     return epochs
+
+
+async def _read_declared_start(log: SegmentLog) -> None:
+    """Raises OSError."""
+    if not log.folder.exists(LOG_START):
+        return
+    try:
+        declared = decode_log_start(_read(log.folder, LOG_START))
+    except LayoutError as error:
+        _logger.error("the log start cannot be read: deleted records are back", path=log.folder.path, error=error)
+        return
+    if declared > log.end_offset:
+        # A power cut took records that were not synced. Other records will get their offsets, and are not deleted.
+        declared = Offset(log.end_offset)
+        await log.folder.write_atomically(LOG_START, encode_log_start(declared))
+    log.declared_start = declared
 
 
 class _Scan:

@@ -62,6 +62,8 @@ class SegmentLog(SegmentList):
         self.config = config
         self.synced_offset = 0
         """Everything below is durable."""
+        self.declared_start = 0
+        """Records below this offset are deleted, as the folder said when it was opened."""
         self.scan_cost = 0
         """The cost of a recovery: bytes since the last checkpoint, plus `_SCAN_COST_OF_BATCH` for each batch."""
         self.snapshot_offsets: list[int] = []

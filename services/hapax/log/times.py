@@ -10,10 +10,11 @@ decoded, its first offset is the answer: a reader that starts there misses nothi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from hapax.codec.batch import read_header
+from hapax.codec.batch import LENGTH_END, read_header
 from hapax.codec.raw_records import OFFSET_DELTA, TIMESTAMP_DELTA, raw_records
 from hapax.core.errors import Refusal
 from hapax.log.reading import Cold
@@ -24,6 +25,8 @@ from hapax.log.soundness import Damaged
 _DECEIVED_MAX: Final = 64
 """A lookup ends after this many batches without a record of the time that their headers promise. The answer is then the
 start of the next such batch, which is never too late. So false headers cannot make a lookup read the whole log."""
+_WALKED_AT_ONCE: Final = 64
+"""Batches looked at without a pause for the loop."""
 
 
 class FoundRecord(NamedTuple):
@@ -35,53 +38,58 @@ Condemn = Callable[[int, Refusal], None]
 """Called with the base offset of each batch whose records cannot be read."""
 
 
-async def find_record(log: SegmentLog, timestamp: int, end_offset: int, condemn: Condemn) -> FoundRecord | None:
-    """The first record below `end_offset` that is not older than `timestamp`. Raises OSError, Damaged."""
-    begin = 0
+async def find_record(
+    log: SegmentLog, timestamp: int, end_offset: int, condemn: Condemn, start_offset: int = 0
+) -> FoundRecord | None:
+    """The first record from `start_offset` to `end_offset` (excluded) that is not older than `timestamp`. Raises
+    OSError, Damaged."""
+    begin = start_offset
     for _ in range(_DECEIVED_MAX):
         found = await find_timestamp(log, timestamp, end_offset, begin)
         if found is None:
             return None
         segment, place = found
-        records = await _look_into(segment, place, condemn)
+        records = await _look_into(segment, place, condemn, start_offset)
         first = next((record for record in records if record.timestamp >= timestamp), None)
         if first is not None:
             return first if first.offset < end_offset else None
         begin = place.last_offset + 1
     found = await find_timestamp(log, timestamp, end_offset, begin)
-    return None if found is None else FoundRecord(found[1].base_offset, found[1].max_timestamp)
+    return None if found is None else FoundRecord(max(found[1].base_offset, start_offset), found[1].max_timestamp)
 
 
-async def find_newest_record(log: SegmentLog, condemn: Condemn) -> FoundRecord | None:
-    """The first record that has the greatest timestamp of the log, according to the batch headers. Raises OSError,
-    Damaged."""
-    found = await find_max_timestamp(log)
+async def find_newest_record(log: SegmentLog, condemn: Condemn, start_offset: int = 0) -> FoundRecord | None:
+    """The first record from `start_offset` on that has the greatest timestamp there, according to the batch headers.
+    Raises OSError, Damaged."""
+    found = await find_max_timestamp(log, start_offset)
     if found is None:
         return None
-    records = await _look_into(*found, condemn)
+    records = await _look_into(*found, condemn, start_offset)
     return max(records, key=lambda record: record.timestamp, default=None)
 
 
-async def _look_into(segment: Segment, place: Place, condemn: Condemn) -> list[FoundRecord]:
-    """The batch's records in order. A batch counts as one record if it has a single timestamp for all records or cannot
-    be read."""
+async def _look_into(segment: Segment, place: Place, condemn: Condemn, start: int) -> list[FoundRecord]:
+    """The batch's records from `start` on, in order. A batch counts as one record if it has a single timestamp for all
+    records or cannot be read."""
     found: list[FoundRecord] = []
 
     def look(batch: memoryview) -> None:
         header = read_header(batch)
         if header.log_append_time or header.is_control:
-            found.append(FoundRecord(header.base_offset, header.max_timestamp))
+            found.append(FoundRecord(max(start, header.base_offset), header.max_timestamp))
             return
         _, records = raw_records(batch, header)
         base, first = header.base_offset, header.base_timestamp
-        found.extend(FoundRecord(base + r[OFFSET_DELTA], first + r[TIMESTAMP_DELTA]) for r in records)
+        found.extend(
+            FoundRecord(base + r[OFFSET_DELTA], first + r[TIMESTAMP_DELTA]) for r in records
+            if base + r[OFFSET_DELTA] >= start)
 
     segment.hold()
     try:
         await segment.file.examine(place.position, place.size, look)
     except Refusal as refusal:
         condemn(place.base_offset, refusal)
-        return [FoundRecord(place.base_offset, place.max_timestamp)]
+        return [FoundRecord(max(start, place.base_offset), place.max_timestamp)]
     finally:
         segment.release()
     return found
@@ -104,17 +112,38 @@ async def find_timestamp(
     return None
 
 
-async def find_max_timestamp(log: SegmentLog) -> tuple[Segment, Place] | None:
-    """The batch that holds the greatest timestamp of the log. Raises OSError, Damaged."""
-    segment = max(log.segments, key=lambda s: s.max_timestamp)
-    if segment.max_timestamp < 0:
-        return None
-    segment.hold()
-    try:
-        place = await _batch_of(log, segment, segment.max_timestamp_offset)
-    finally:
-        segment.release()
-    return None if place is None else (segment, place)
+async def find_max_timestamp(log: SegmentLog, start: int = 0) -> tuple[Segment, Place] | None:
+    """The batch that holds the greatest timestamp from the offset `start` on. Raises OSError, Damaged."""
+    newest: tuple[Segment, Place] | None = None
+    for segment in sorted(log.segments, key=lambda s: -s.max_timestamp):
+        if segment.max_timestamp < 0 or (newest is not None and newest[1].max_timestamp >= segment.max_timestamp):
+            break
+        if segment is not log.active and log.base_after(segment) <= start:
+            continue
+        segment.hold()
+        try:
+            place = await _newest_batch(log, segment, start)
+        finally:
+            segment.release()
+        if place is not None and (newest is None or place.max_timestamp > newest[1].max_timestamp):
+            newest = (segment, place)
+    return newest
+
+
+async def _newest_batch(log: SegmentLog, segment: Segment, start: int) -> Place | None:
+    if segment.max_timestamp_offset >= start:
+        return await _batch_of(log, segment, segment.max_timestamp_offset)
+    # The newest record is deleted: nothing but the batches behind the log's start tell which is the newest now.
+    await _load(log, segment)
+    best: Place | None = None
+    place, seen = segment.place_at(segment.index.position_before(start)), 0
+    while place is not None and place.size > LENGTH_END and place.end <= segment.size:
+        if place.last_offset >= start and (best is None or place.max_timestamp > best.max_timestamp):
+            best = place
+        place, seen = segment.place_at(place.end), seen + 1
+        if seen % _WALKED_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return None if best is None else await _batch_of(log, segment, best.base_offset)
 
 
 async def _first_not_older(log: SegmentLog, segment: Segment, timestamp: int, least: int) -> Place | None:

@@ -32,7 +32,7 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "admin.groups": ("DescribeGroups", "ListGroups", "DeleteGroups"),
     "admin.topics": (
         "CreateTopics", "DeleteTopics", "CreatePartitions", "ElectLeaders", "AlterPartitionReassignments",
-        "ListPartitionReassignments", "DescribeTopicPartitions",
+        "ListPartitionReassignments", "DescribeTopicPartitions", "DeleteRecords",
     ),
     "admin.transactions": ("DescribeProducers", "DescribeTransactions", "ListTransactions"),
 }

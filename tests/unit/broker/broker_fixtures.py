@@ -73,6 +73,7 @@ class FaultyDisk:
         self._may_sync.set()
         self._may_replace = asyncio.Event()
         self._may_replace.set()
+        self._names: tuple[str, ...] = ()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._disk, name)
@@ -86,8 +87,9 @@ class FaultyDisk:
     def hold_syncs(self) -> None:
         self._may_sync.clear()
 
-    def hold_replacements(self) -> None:
-        """Of files in partitions' folders."""
+    def hold_replacements(self, *names: str) -> None:
+        """Of files in partitions' folders: of those with these names, or of all."""
+        self._names = names
         self._may_replace.clear()
 
     def release(self) -> None:
@@ -105,7 +107,7 @@ class FaultyDisk:
         await self.replace(self._disk, path, data)
 
     async def replace(self, folder: Folder, path: str, data: bytes) -> None:
-        if not self._may_replace.is_set() and folder is not self._disk:
+        if not self._may_replace.is_set() and folder is not self._disk and (not self._names or path in self._names):
             self.held.append(path)
             await self._may_replace.wait()
         if self.full or self.broken:

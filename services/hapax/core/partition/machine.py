@@ -103,7 +103,7 @@ class PartitionMachine:
         self._undecided_first: int
         self._marks: deque[tuple[int, int]]
         self._awaited: dict[int, tuple[int, int]]
-        self._load(snapshot)
+        self._load(snapshot, log_start_offset)
         self.leader_epochs.truncate_to(self.log_end_offset)
 
     # --- decide ---------------------------------------------------------------------------------------------------
@@ -626,23 +626,24 @@ class PartitionMachine:
             self._undecided_first = min((first for first, _ in undecided), default=-1)
         return True
 
-    def advance_log_start(self, offset: int) -> None:
-        """Records below `offset` were removed (retention, DeleteRecords). Producers' state stays."""
+    def advance_log_start(self, offset: int, kept_from: int | None = None) -> None:
+        """Records below `offset` are deleted, and from `kept_from` on still stored. Producers' state stays."""
         if offset <= self.log_start_offset:
             return
         self.log_start_offset = offset
         self.log_end_offset = max(self.log_end_offset, offset)
         self.advance_high_watermark(offset)
         self.aborted.advance_start(offset)
-        self.leader_epochs.advance_start(offset)
+        self.leader_epochs.advance_start(offset if kept_from is None else kept_from)
 
-    def truncate_to(self, offset: int, snapshot: PartitionSnapshot | None) -> None:
+    def truncate_to(self, offset: int, snapshot: PartitionSnapshot | None, kept_from: int) -> None:
         """The log was cut at `offset`. The state becomes that of `snapshot`, the newest at or below `offset` (None:
-        there is none). The caller then replays the log from `log_end_offset`, as it is after this call, to `offset`."""
+        there is none). The caller then replays the log from `log_end_offset`, as it is after this call, to `offset`:
+        deleted records too, as far as it has them (`kept_from`), for they tell producers' state."""
         if snapshot is not None and snapshot.offset > offset:
             raise ValueError(f"snapshot at {snapshot.offset} for a log that ends at {offset}")
         self.high_watermark = min(self.high_watermark, offset)
-        self._load(snapshot)
+        self._load(snapshot, kept_from)
         self.leader_epochs.truncate_to(offset)
 
     def adopt(self, snapshot: PartitionSnapshot, aborted: Iterable[AbortedTransaction]) -> None:
@@ -651,7 +652,7 @@ class PartitionMachine:
         if snapshot.offset < self.log_end_offset:
             raise ValueError(f"snapshot at {snapshot.offset} for a log that ends at {self.log_end_offset} already")
         self.aborted = AbortedIndex(entry for entry in aborted if entry.last_offset >= self.log_start_offset)
-        self._load(snapshot)
+        self._load(snapshot, self.log_start_offset)
 
     def snapshot(self) -> PartitionSnapshot:
         """The state at the end of the log. Costs one copy of the packed table."""
@@ -668,10 +669,9 @@ class PartitionMachine:
             marks=list(self._marks),
         )
 
-    def _load(self, snapshot: PartitionSnapshot | None) -> None:
-        if snapshot is None:
-            snapshot = PartitionSnapshot(self.log_start_offset)
-        self.log_end_offset = max(snapshot.offset, self.log_start_offset)
+    def _load(self, snapshot: PartitionSnapshot | None, kept_from: int) -> None:
+        snapshot = snapshot or PartitionSnapshot(kept_from)
+        self.log_end_offset = max(snapshot.offset, kept_from)
         self._open = {
             transaction.producer_id: replace(transaction) for transaction in snapshot.open_transactions
         }

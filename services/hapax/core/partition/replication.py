@@ -58,7 +58,7 @@ class Follower:
 
     __slots__ = (
         "asked_ms", "caught_up_ms", "end", "handed_end", "marked_end", "marked_ms", "overtaken", "registration",
-        "round",
+        "round", "start",
     )  # fmt: skip
 
     def __init__(self, log_end: int, now_ms: int) -> None:
@@ -66,6 +66,8 @@ class Follower:
         """Registration epoch that its last fetch named; 0: it has not fetched yet."""
         self.end = UNKNOWN_END
         """It has synced everything below this offset."""
+        self.start = 0
+        """It has noted, durably, that the records below this offset are deleted."""
         self.caught_up_ms = now_ms
         """When a check last found that it had everything that the leader had at that time; monotonic ms."""
         self.marked_ms = now_ms
@@ -86,7 +88,8 @@ class Replication:
 
     __slots__ = (
         "_accepted", "_effective_minimum", "_followers", "_me", "_members", "_min_insync", "_several",
-        "_starting_over", "epoch_start", "isr", "own_end", "passed_over", "pending", "replicas", "revision",
+        "_starting_over", "deleted_below", "epoch_start", "isr", "own_end", "passed_over", "pending", "replicas",
+        "revision",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +105,9 @@ class Replication:
         self._effective_minimum = 1
         self.epoch_start = log_end
         self.own_end = UNKNOWN_END
+        self.deleted_below = 0
+        """Records below this offset were deleted on request. A replica joins the in-sync set only once it has noted
+        that: an election must not bring them back."""
         self.pending: Proposal | None = None
         """Sent to the store, neither refused nor seen stored yet."""
         self._several = False
@@ -133,16 +139,16 @@ class Replication:
         """The leader's own log is durable below `end`."""
         self.own_end = end
 
-    def fetched(self, node: NodeId, registration: RegistrationEpoch, end: int) -> bool:
-        """A replica's fetch reported that it has synced everything below `end` of the leader's history. False: it is
-        not a replica of this partition."""
+    def fetched(self, node: NodeId, registration: RegistrationEpoch, end: int, start: int = 0) -> bool:
+        """A replica's fetch reported that it has synced everything below `end` of the leader's history, and that its
+        log durably begins at `start`. False: it is not a replica of this partition."""
         follower = self._followers.get(node)
         if follower is None:
             return False
         if registration != follower.registration:
             follower.registration = registration
             self._starting_over.discard(node)
-        follower.end = end
+        follower.end, follower.start = end, start
         return True
 
     def heard(self, node: NodeId, newest_round: int) -> None:
@@ -257,6 +263,10 @@ class Replication:
                 end = member.end
         return end
 
+    def deleted(self) -> int:
+        """Every electable replica but this one has noted that the records below this offset are deleted."""
+        return min((member.start for member in self._members), default=ENDLESS)
+
     def confirmed(self) -> int:
         """The newest round after whose questions this node still led for certain: no electable replica had begun to
         lead. `ENDLESS`: no other replica is electable."""
@@ -273,7 +283,10 @@ class Replication:
 
     def _has_all(self, node: NodeId, high_watermark: int) -> bool:
         follower = self._followers.get(node)
-        return follower is not None and follower.end >= max(high_watermark, self.epoch_start, follower.handed_end)
+        return (
+            follower is not None and follower.end >= max(high_watermark, self.epoch_start, follower.handed_end)
+            and follower.start >= self.deleted_below
+        )
 
     def check_lag(self, log_end: int, now_ms: int, lag_max_ms: int) -> tuple[NodeId, ...]:
         """Returns the members that have not been in sync for `lag_max_ms` (replica.lag.time.max.ms). To be called a few

@@ -70,6 +70,8 @@ class FetchPartition(NamedTuple):
     """The leader epoch of the record before `offset`; -1: not given."""
     synced_end: int = -1
     """From a follower: it has synced all records below this offset."""
+    log_start_offset: int = -1
+    """From a follower: its log durably begins here."""
 
 
 class FetchRequest(NamedTuple):
@@ -157,13 +159,13 @@ def decode_follower(body: memoryview) -> FetchRequest | None:
             topic = bytes(body[at : at + 16])
             count, at = read_uvarint(body, at + 16)
             for _ in range(count - 1):
-                index, epoch, offset, last_epoch, _, most = PARTITION.unpack_from(body, at)
+                index, epoch, offset, last_epoch, start, most = PARTITION.unpack_from(body, at)
                 at += PARTITION.size
                 if body[at : at + len(_SYNCED_HEAD)] != _SYNCED_HEAD:
                     return None
                 (synced_end,) = _I64.unpack_from(body, at + len(_SYNCED_HEAD))
                 at += len(_SYNCED_HEAD) + _I64.size
-                partitions.append(FetchPartition(topic, index, offset, most, epoch, last_epoch, synced_end))
+                partitions.append(FetchPartition(topic, index, offset, most, epoch, last_epoch, synced_end, start))
             at += 1
         if body[at:at + 3] != b"\1\1\3" or body[at + 3] != 1 or len(body) != at + 5 + REPLICA.size + _LAST_FIELDS:
             return None  # for example with forgotten partitions, which are rare
@@ -197,6 +199,7 @@ def decoded(message: messages.FetchRequest, version: int) -> FetchRequest:
                 p.current_leader_epoch if version >= 9 else -1,
                 p.last_fetched_epoch if version >= FIRST_FLEXIBLE else -1,
                 -1 if replica_id < 0 else _synced_end(p),
+                p.log_start_offset if version >= 5 else -1,
             ))
     forgotten = []
     if version >= 7:

@@ -107,7 +107,7 @@ def test_a_snapshot_ahead_of_the_truncation_point_is_refused() -> None:
     log = LoggedPartition()
     log.append(data_header(7, 0, 0, 5))
     with pytest.raises(ValueError, match="snapshot at 5"):
-        log.partition.truncate_to(3, log.partition.snapshot())
+        log.partition.truncate_to(3, log.partition.snapshot(), 0)
 
 
 def test_a_snapshot_is_detached() -> None:
