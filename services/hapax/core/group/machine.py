@@ -89,7 +89,9 @@ class GroupShard(GroupOffsets):
         if group is None:
             return NO_TIMESTAMP
         if group.is_empty():
-            return group.state_timestamp if isinstance(group, ClassicGroup) else NO_TIMESTAMP
+            if isinstance(group, ClassicGroup) and group.protocol_type:
+                return group.state_timestamp
+            return NO_TIMESTAMP
         if isinstance(group, ClassicGroup) and group.state is not ClassicState.STABLE:
             return None
         subscribed = group.subscribed_topics()

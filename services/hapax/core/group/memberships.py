@@ -226,6 +226,7 @@ class Memberships:
                 slot.group.replay(record.value, now)
                 slot.persisted = True
             elif isinstance(slot.group, ClassicGroup):
+                slot.group.unload()
                 slot.group, slot.persisted = None, False
             return
         if not isinstance(slot.group, ConsumerGroup):
