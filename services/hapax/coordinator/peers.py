@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from hapax.codec.metadata import OFFSETS_TOPIC
 from hapax.core.errors import ErrorCode, Refusal
@@ -108,6 +108,13 @@ def _as_offset_commit_says(code: ErrorCode) -> ErrorCode:
     return code
 
 
+class _Addresses(NamedTuple):
+    """A broker's addresses for calls, see `NodeView`."""
+
+    hot: str
+    rpc: str
+
+
 class WinnersOfPartitions:
     """Asks the partitions' leaders for the records of a multi-writer commit's winners."""
 
@@ -119,16 +126,16 @@ class WinnersOfPartitions:
         by_partition: dict[TransactionPartition, list[WinnerCheck]] = {}
         for one in check.checks:
             by_partition.setdefault(one.partition, []).append(one)
-        by_address: dict[str, list[list[WinnerCheck]]] = {}
+        by_leader: dict[_Addresses, list[list[WinnerCheck]]] = {}
         for partition, checks in by_partition.items():
-            calls = by_address.setdefault(await self._leader(partition), [[]])
+            calls = by_leader.setdefault(await self._leader(partition), [[]])
             if len(calls[-1]) + len(checks) > MAX_CHECKS_PER_CALL and calls[-1]:
                 calls.append([])
             calls[-1] += checks
-        answers = await asyncio.gather(*(self._ask_one_by_one(*asked) for asked in by_address.items()))
+        answers = await asyncio.gather(*(self._ask_one_by_one(*asked) for asked in by_leader.items()))
         return tuple(one for missing in answers for one in missing)
 
-    async def _leader(self, partition: TransactionPartition) -> str:
+    async def _leader(self, partition: TransactionPartition) -> _Addresses:
         topic_id, index = partition.by_id
         try:
             leader = await self._view.wait_for(lambda view: view.leader_of(topic_id, index), _PATIENCE_S)
@@ -136,21 +143,29 @@ class WinnersOfPartitions:
             leader = None
         if leader is None:
             raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{partition.topic}-{index} has no leader")
-        return leader.rpc_address
+        return _Addresses(leader.hot_address, leader.rpc_address)
 
-    async def _ask_one_by_one(self, address: str, calls: list[list[WinnerCheck]]) -> list[WinnerCheck]:
-        return [one for checks in calls for one in await self._ask(address, checks)]
+    async def _ask_one_by_one(self, leader: _Addresses, calls: list[list[WinnerCheck]]) -> list[WinnerCheck]:
+        return [one for checks in calls for one in await self._ask(leader, checks)]
 
-    async def _ask(self, address: str, checks: list[WinnerCheck]) -> list[WinnerCheck]:
+    async def _describe(self, leader: _Addresses, request: bytes) -> bytes:
+        """Raises RpcError."""
+        try:
+            return await self._network.rpc_channel(leader.hot).call(DESCRIBE_PRODUCERS, request, _CALL_TIMEOUT_S)
+        except RpcError as error:
+            if error.status != "UNIMPLEMENTED" or leader.hot == leader.rpc:
+                raise
+        # A broker of an earlier version takes this call by gRPC only.
+        return await self._network.rpc_channel(leader.rpc).call(DESCRIBE_PRODUCERS, request, _CALL_TIMEOUT_S)
+
+    async def _ask(self, leader: _Addresses, checks: list[WinnerCheck]) -> list[WinnerCheck]:
         partitions = {check.partition.by_id: None for check in checks}
         request = broker_pb2.DescribeProducersRequest(
             partitions=[common_pb2.TopicPartition(topic_id=p.topic_id, partition=p.partition) for p in partitions],
             producer_ids=list({check.producer_id: None for check in checks}), seal=True,
         )
         try:
-            data = await self._network.rpc_channel(address).call(
-                DESCRIBE_PRODUCERS, request.SerializeToString(), _CALL_TIMEOUT_S
-            )
+            data = await self._describe(leader, request.SerializeToString())
         except RpcError as error:
             raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"the winners cannot be checked: {error}") from error
         held: dict[tuple[bytes, int, int], partitions_pb2.ProducerState] = {}

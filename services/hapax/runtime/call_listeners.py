@@ -13,9 +13,11 @@ from hapax.runtime.settings import Address, Settings
 HOT: Final = frozenset({
     "/hapax.internal.v1.TxnCoordinator/VerifyPartitions",
     "/hapax.internal.v1.PartitionBroker/WriteMarkers",
+    "/hapax.internal.v1.PartitionBroker/DescribeProducers",
     "/hapax.internal.v1.GroupCoordinator/WriteOffsetsMarkers",
 })
-"""The calls on the path of every transaction. With `rpc.hot.path=frames` they are served as frames too."""
+"""The calls on the path of every transaction, and the check of a multi-writer commit. With `rpc.hot.path=frames` they
+are served as frames too."""
 
 
 class CallListeners(NamedTuple):

@@ -123,8 +123,9 @@ class Settings:
     public_rpc_advertised: str | None = None
     """Address of `public.rpc.listen` that clients are given; default: the bound address."""
     rpc_hot_path: Literal["frames", "grpc"] = "frames"
-    """How other services call this node for the calls on the path of every transaction: verification of partitions and
-    transaction markers. `frames`: on a listener of their own, which costs least CPU. `grpc`: like all other calls."""
+    """How other services call this node for the calls that transactions wait for: verification of partitions, checks
+    of multi-writer commits, and transaction markers. `frames`: on a listener of their own, which costs least CPU.
+    `grpc`: like all other calls."""
     frames_listen: str = "127.0.0.1:0"
     """Address on which brokers and coordinators listen for frames, with `rpc.hot.path=frames`; port 0 picks a free
     port."""
