@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import gc
 import os
+from typing import Final
 
-_frozen = False
+_TIMES: Final = 4
+"""A worker loads its last modules (gRPC, Arrow's writers) while it carries out its first uses. Bounded, because garbage
+of a cycle with a frozen object is never freed."""
+_frozen = 0
 
 
 def freeze_loaded_modules() -> None:
-    """Excludes what exists now from later collections, once in each worker that Spark reuses; does nothing in other
-    processes. Call it after the imports and before the first record."""
+    """Excludes what exists now from later collections, in the first uses of each worker that Spark reuses; does nothing
+    in other processes. Call it after the imports and before the first record."""
     global _frozen
-    if not _frozen and "SPARK_REUSE_WORKER" in os.environ:
-        _frozen = True
+    if _frozen < _TIMES and "SPARK_REUSE_WORKER" in os.environ:
+        _frozen += 1
         gc.freeze()

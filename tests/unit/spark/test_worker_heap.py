@@ -31,18 +31,25 @@ def plan_a_write() -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_is_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(worker_heap, "_frozen", False)
+    monkeypatch.setattr(worker_heap, "_frozen", 0)
     yield
     gc.unfreeze()
     close_kept_clusters()
 
 
 @pytest.mark.parametrize("begin", [use_a_cluster, plan_a_stream, plan_a_write])
-def test_a_reused_worker_freezes_its_modules_once(begin: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reused_worker_freezes_its_modules_in_its_first_uses(
+    begin: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
     begin()
     frozen = gc.get_freeze_count()
     assert frozen > 10_000
+    loaded_later = [[number] for number in range(1_000)]
+    for _ in range(worker_heap._TIMES - 1):
+        begin()
+    assert gc.get_freeze_count() >= frozen + len(loaded_later)
+    frozen = gc.get_freeze_count()
     cycle: list[object] = []
     cycle.append(cycle)
     del cycle
