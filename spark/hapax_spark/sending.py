@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hapax.client import Producer
+from hapax.client import HapaxError, MultiWriter, Producer
 from hapax.client.settings import COMPRESSION, SETTINGS
 from hapax.codec.batch import HEADER_SIZE, assemble_batch
 from hapax.codec.compression import compress
@@ -29,8 +31,15 @@ _LARGEST: Final = ("max.request.size", "buffer.memory")
 class RowSender:
     """Sends the rows of one task attempt."""
 
-    def __init__(self, producer: Producer, columns: OutputColumns, options: Options) -> None:
+    def __init__(
+        self, client: Producer | MultiWriter, producer: Callable[[], Awaitable[Producer | None]],
+        columns: OutputColumns, options: Options,
+    ) -> None:
+        """`client` knows the topics. `producer` is called when a batch of records is ready to be sent; None: the
+        records are not needed."""
+        self._client = client
         self._producer = producer
+        self._finding = asyncio.Lock()
         self._columns = columns
         self._topic = options.topic
         largest = min(int(options.client.get(name, str(SETTINGS[name].default))) for name in _LARGEST)
@@ -41,6 +50,21 @@ class RowSender:
         self._turns: dict[str, int] = {}
         """Topic -> number of batches without keys so far; these go to the partitions in turn."""
 
+    async def look_up(self) -> None:
+        """Asks for the option's topic, so that its metadata is there when the first row is."""
+        if self._topic is not None:
+            with contextlib.suppress(HapaxError, OptionError):  # a task that has rows asks again
+                await self._find(self._topic)
+
+    async def _find(self, topic: str) -> None:
+        """Raises OptionError, HapaxError."""
+        async with self._finding:
+            if topic in self._partitions:
+                return
+            if not await self._client.existing_topics([topic]):
+                raise OptionError(f"Topic {topic!r} does not exist. Create it, or fix the option or column 'topic'")
+            self._partitions[topic] = await self._client.partitions_of(topic)
+
     async def send(self, batch: pa.RecordBatch) -> None:
         """Raises SchemaError for a row that has nowhere to go, HapaxError."""
         if not batch.num_rows:
@@ -48,25 +72,20 @@ class RowSender:
         rows = _rows(batch, self._columns)
         given = None if self._columns.partition is None else batch.column(self._columns.partition)
         for topic, places in self._by_topic(batch):
-            if topic not in self._partitions:
-                if not await self._producer.existing_topics([topic]):
-                    raise OptionError(
-                        f"Topic {topic!r} does not exist. Create it, or fix the option or column 'topic'"
-                    )
-                self._partitions[topic] = await self._producer.partitions_of(topic)
+            await self._find(topic)
             of_topic = rows if places is None else rows.take(places)
             wanted = given if given is None or places is None else given.take(pa.array(places))
             for partition, part in self._by_partition(of_topic, wanted, topic):
                 for built in batches(part, self._limit):
                     data = compress(self._compression, built.data)
-                    await self._producer.send_batch(
-                        topic,
-                        self._next(topic) if partition is None else partition,
-                        assemble_batch(
-                            data, record_count=built.records, attributes=self._compression,
-                            base_timestamp=built.base_timestamp, max_timestamp=built.max_timestamp),
-                        built.records,
-                    )  # fmt: skip
+                    assembled = assemble_batch(
+                        data, record_count=built.records, attributes=self._compression,
+                        base_timestamp=built.base_timestamp, max_timestamp=built.max_timestamp)
+                    producer = await self._producer()
+                    if producer is None:
+                        return
+                    chosen = self._next(topic) if partition is None else partition
+                    await producer.send_batch(topic, chosen, assembled, built.records)
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Numbers | None]]:
         """Topics and the rows of each; None: all."""
@@ -87,6 +106,9 @@ class RowSender:
     ) -> Iterator[tuple[int | None, Rows]]:
         """Partitions and the rows of each, in order; None: whichever is next."""
         partitions = self._partitions[topic]
+        if given is None and rows.keys.null_count == len(rows.keys):
+            yield None, rows
+            return
         chosen = np.full(len(rows.timestamps), -1, np.int64)
         keyed = np.asarray(rows.keys.is_valid())
         if keyed.all():
@@ -109,7 +131,7 @@ class RowSender:
     def _next(self, topic: str) -> int:
         turn = self._turns.get(topic, random.randrange(1 << 16))
         self._turns[topic] = turn + 1
-        available = self._producer.available_partitions(topic)
+        available = self._client.available_partitions(topic)
         return available[turn % len(available)]
 
 

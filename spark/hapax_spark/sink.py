@@ -40,6 +40,10 @@ _RUN: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """The job group that Spark sets for a run, unless the function of `foreachBatch` sets another."""
 
 
+JOIN_EARLY: Final = 16
+"""The first tasks of a batch, as many, may join its transaction before they have rows."""
+
+
 @dataclass
 class AttemptMessage(WriterCommitMessage):
     """The report of one task attempt to the driver."""
@@ -64,7 +68,7 @@ def write_attempt(
     with kept_cluster(options) as cluster:
         if options.delivery == "at-least-once":
             return AttemptMessage(token, cluster.send_plainly(rows, columns))
-        attempt = cluster.join(token, uuid.uuid4().hex, columns)
+        attempt = cluster.join(token, uuid.uuid4().hex, columns, early=_place_in_batch() < JOIN_EARLY)
         records = 0
         digested = token.is_version or (token.owner and plan is None)
         digest = RecordDigest(options.topic) if digested else None
@@ -118,6 +122,12 @@ def abort_attempts(options: Options, token: Token) -> None:
     """Called when the driver has given the batch up. Has no effect if the token was committed after all."""
     with kept_cluster(options) as cluster:
         cluster.abort(token)
+
+
+def _place_in_batch() -> int:
+    """The number of this task among those of its batch."""
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
 
 
 def _micro_batch() -> MicroBatch | None:

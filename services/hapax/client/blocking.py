@@ -375,7 +375,16 @@ class MultiWriter(_Client[multiwriter.MultiWriter]):
         """As `hapax.client.MultiWriter.writer`."""
         return Writer(self._inner.writer(joined, shared=shared))
 
+    def producer(self, settings: Settings) -> Producer:
+        """As `hapax.client.MultiWriter.producer`."""
+        made = Producer.__new__(Producer)
+        _Client.__init__(made, self._inner.producer(settings))
+        return made
+
     join = _waits(multiwriter.MultiWriter.join)
+    existing_topics = _waits(multiwriter.MultiWriter.existing_topics)
+    partitions_of = _waits(multiwriter.MultiWriter.partitions_of)
+    available_partitions = _on_loop(multiwriter.MultiWriter.available_partitions)
     renew = _waits(multiwriter.MultiWriter.renew)
     commit = _waits(multiwriter.MultiWriter.commit)
     abort = _waits(multiwriter.MultiWriter.abort)

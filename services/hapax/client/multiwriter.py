@@ -167,6 +167,26 @@ class MultiWriter(Connected):
         topics."""
         return Writer(self._settings, joined, ports=self._ports, cluster=self._cluster if shared else None)
 
+    def producer(self, settings: Settings) -> Producer:
+        """A producer without a transaction, over the connections of this object, which must outlive it. `settings` are
+        defaults for those of this object. It creates no topics."""
+        return Producer({**settings, **self._settings}, ports=self._ports, cluster=self._cluster)
+
+    async def existing_topics(self, names: Iterable[str]) -> set[str]:
+        """As `Producer.existing_topics`. A shared writer then knows them."""
+        self._check_usable()
+        wanted = list(names)
+        return set(await self._cluster.within(self._timeout, "finding topics", lambda: self._cluster.existing(wanted)))
+
+    async def partitions_of(self, topic: str) -> int:
+        """As `Producer.partitions_of`."""
+        self._check_usable()
+        return len((await self._cluster.topic(topic, self._timeout)).partitions)
+
+    def available_partitions(self, topic: str) -> list[int]:
+        """As `Producer.available_partitions`."""
+        return self._cluster.topics[topic].available()
+
     async def renew(self, joined: Joined, timeout_ms: int) -> int:
         """Extends the transaction's deadline. Returns the time left in ms."""
         request = pb.RenewTransactionRequest(
