@@ -14,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import inspect
 import os
+import queue
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,11 +27,13 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 from hapax.client import admin, consumer, leases, multiwriter, producer
 from hapax.client.environment import ClientPorts
 from hapax.client.errors import WrongState
+from hapax.client.member import OnPartitions
 from hapax.client.multiwriter import Joined, Winner
 from hapax.client.producer import StartFrom
 from hapax.client.records import DeliveryReport, Header, Record
 from hapax.client.settings import Settings
 from hapax.core.producer.states import State
+from hapax.core.types import TopicPartition
 from hapax.runtime.metrics import Metrics
 
 
@@ -244,11 +248,100 @@ class Producer(_Client[producer.Producer]):
     send_offsets = _waits(producer.Producer.send_offsets)
 
 
+class _OnCallersThread:
+    """Runs callbacks of coroutines on the thread that waits for them. There they may make blocking calls."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
+
+    def wrapped(self, callback: OnPartitions | None) -> OnPartitions | None:
+        """The callback for the asyncio class."""
+        if callback is None:
+            return None
+
+        async def call(partitions: list[TopicPartition]) -> None:
+            done = asyncio.get_running_loop().create_future()
+            self._calls.put((functools.partial(callback, partitions), done))
+            await done
+
+        return call
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Like `_background.run`, for a coroutine that may run callbacks."""
+        if _background.inside():
+            return _background.run(coroutine)  # refuses
+        future = _background.submit(coroutine)
+        future.add_done_callback(lambda _: self._calls.put(None))
+        try:
+            while (given := self._calls.get()) is not None:
+                self._carry_out(*given)
+            return future.result()
+        except BaseException:
+            future.cancel()
+            while not future.done():
+                if self._calls.get() is None:
+                    break
+            raise
+
+    @staticmethod
+    def _carry_out(callback: Callable[[], Any], done: asyncio.Future[Any]) -> None:
+        loop = _background.loop()
+        error: BaseException | None = None
+        try:
+            waited_for = callback()
+            if inspect.iscoroutine(waited_for):
+                _background.run(waited_for)
+        except Exception as raised:
+            error = raised
+
+        def settle() -> None:
+            if not done.done():
+                done.set_result(None) if error is None else done.set_exception(error)
+
+        loop.call_soon_threadsafe(settle)
+
+
+def _waits_here(
+    method: Callable[Concatenate[consumer.Consumer, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Consumer, P], T]:
+    """As `_waits`, for a method that runs the callbacks of a subscription."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    def call(client: Consumer, *arguments: P.args, **named: P.kwargs) -> T:
+        coroutine: Coroutine[Any, Any, T] = getattr(client._inner, name)(*_read(arguments), **named)
+        return client._here.run(coroutine)
+
+    return call
+
+
 class Consumer(_Client[consumer.Consumer]):
-    """`hapax.client.Consumer`, blocking."""
+    """`hapax.client.Consumer`, blocking. The callbacks of `subscribe` run on the thread that polls, and may make
+    blocking calls."""
 
     def __init__(self, settings: Settings, *, ports: ClientPorts | None = None) -> None:
         super().__init__(consumer.Consumer(settings, ports=ports))
+        self._here = _OnCallersThread()
+
+    def close(self) -> None:
+        """Like the asyncio class's `close`."""
+        self._here.run(self._inner.close())
+
+    def subscribe(
+        self, topics: Iterable[str] | None = None, *, pattern: str | None = None,
+        on_assigned: OnPartitions | None = None, on_revoked: OnPartitions | None = None,
+        on_lost: OnPartitions | None = None,
+    ) -> None:
+        """As `hapax.client.Consumer.subscribe`. The callbacks run on the thread that polls."""
+        names = topics if topics is None or isinstance(topics, str) else list(topics)
+        wrapped = self._here.wrapped
+
+        async def subscribing() -> None:
+            self._inner.subscribe(
+                names, pattern=pattern, on_assigned=wrapped(on_assigned), on_revoked=wrapped(on_revoked),
+                on_lost=wrapped(on_lost))
+
+        _background.run(subscribing())
 
     @property
     def metrics(self) -> Metrics:
@@ -257,13 +350,15 @@ class Consumer(_Client[consumer.Consumer]):
 
     def __iter__(self) -> Iterator[Record]:
         """As the iteration of `hapax.client.Consumer`. Only its polls are handed to the loop."""
-        fetcher = self._inner._fetcher
         while True:
-            handed = fetcher.hand_out(1)
+            handed = self._inner._hand_out()
             yield from handed
             if not handed:
-                _background.run(self._inner._poll_held())
+                self._here.run(self._inner._poll_held())
 
+    unsubscribe = _waits_here(consumer.Consumer.unsubscribe)
+    subscription = _on_loop(consumer.Consumer.subscription)
+    group_metadata = _on_loop(consumer.Consumer.group_metadata)
     assign = _on_loop(consumer.Consumer.assign)
     assignment = _on_loop(consumer.Consumer.assignment)
     partitions = _waits(consumer.Consumer.partitions)
@@ -272,7 +367,7 @@ class Consumer(_Client[consumer.Consumer]):
     seek_to_end = _waits(consumer.Consumer.seek_to_end)
     pause = _on_loop(consumer.Consumer.pause)
     resume = _on_loop(consumer.Consumer.resume)
-    poll = _waits(consumer.Consumer.poll)
+    poll = _waits_here(consumer.Consumer.poll)
     fetch = _waits(consumer.Consumer.fetch)
     position = _waits(consumer.Consumer.position)
     committed = _waits(consumer.Consumer.committed)

@@ -172,6 +172,13 @@ class ClusterClient:
                 raise from_code(code, f"topic {name!r}, after {timeout_ms} ms")
             await self.refreshed(left)
 
+    def follow(self, topics: Iterable[str]) -> None:
+        """Keeps these topics' metadata up to date."""
+        new = [each for each in topics if each not in self._interesting]
+        if new:
+            self._interesting.update(dict.fromkeys(new))
+            self.refresh_soon()
+
     def refresh_soon(self) -> None:
         self._wanted.set()
 

@@ -1,7 +1,7 @@
-"""The consumer with asyncio: reads partitions that the program assigns to it.
+"""The consumer with asyncio: reads partitions that its group or the program assigns to it.
 
-Positions are kept here, committed offsets at the group's coordinator. `fetcher` fetches records. This class does not
-join groups or subscribe to topics: name the partitions with `assign`.
+Positions are kept here, committed offsets at the group's coordinator. `fetcher` fetches records, `member` takes part in
+the group.
 """
 
 from __future__ import annotations
@@ -9,19 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
 
 from hapax.client.connected import Connected
-from hapax.client.coordination import OffsetAndMetadata, Offsets
+from hapax.client.coordination import ConsumerGroup, OffsetAndMetadata, Offsets
 from hapax.client.environment import ClientPorts
-from hapax.client.errors import FatalError, HapaxError, SettingsError, WrongState
+from hapax.client.errors import FatalError, HapaxError, MembershipLostError, RetriableError, WrongState, group_error
 from hapax.client.fetcher import Begin, Fetcher
-from hapax.client.groups import check_group, commit_once
+from hapax.client.groups import NO_MEMBER, check_group, commit_once
+from hapax.client.member import Member, OnPartitions, Subscribed
 from hapax.client.metrics import LAG_MAX, ConsumerCounts
 from hapax.client.offsets import EARLIEST, LATEST, list_offsets
 from hapax.client.raw_fetch import RawFetch, fetch_raw
 from hapax.client.records import Record
-from hapax.client.settings import Options, Settings
-from hapax.core.errors import ErrorCode
+from hapax.client.settings import Settings, consumer_options
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.group import expressions
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.runtime import supervision
 from hapax.runtime.metrics import Metrics
@@ -29,42 +32,56 @@ from hapax.wire import messages
 
 log = logging.getLogger("hapax.client")
 
+_NOT_A_MEMBER = (
+    ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH,
+    ErrorCode.STALE_MEMBER_EPOCH)
+"""Refusals of a commit that the member's next heartbeat explains."""
+
 
 class Consumer(Connected):
     """Reads records. Settings under Kafka's names, see `hapax.client.settings.SETTINGS`.
 
-    Use as `async with Consumer({...}) as consumer`, or `start()` and `close()`; then `assign`, and `poll` or
-    `async for record in consumer`.
+    Use as `async with Consumer({...}) as consumer`, or `start()` and `close()`; then `subscribe` or `assign`, and
+    `poll` or `async for record in consumer`.
     """
 
     def __init__(self, settings: Settings, *, ports: ClientPorts | None = None) -> None:
-        options = Options(settings, "c")
+        options = consumer_options(settings)
         super().__init__(options, options["default.api.timeout.ms"], ports)
         self._group: str | None = options["group.id"]
-        if options["enable.auto.commit"] and "enable.auto.commit" in options.given and self._group is None:
-            raise SettingsError("enable.auto.commit=true needs a group.id")
         self._metrics = Metrics()
         self._counts = ConsumerCounts(self._metrics)
         self._fetcher = Fetcher(self._cluster, self._reset, self._counts)
         self._metrics.observe(LAG_MAX, self._fetcher.lag)
         self._auto: asyncio.Task[None] | None = None
+        self._member: Member | None = None
+        self._subscribed: Subscribed | None = None
+        self._leaving = False
 
     async def _after_start(self) -> None:
         if self._group is not None and self._options["enable.auto.commit"]:
             self._auto = supervision.keep(
                 self._commit_from_time_to_time, "client-auto-commit", self._cluster.ports.random)
+        if self._subscribed is not None:
+            self._join(self._subscribed)
 
     async def _before_close(self) -> None:
-        """Commits positions as enable.auto.commit says."""
+        """Commits positions as enable.auto.commit says, then leaves the group."""
         try:
             if self._auto is not None:
                 self._auto.cancel()
                 await asyncio.gather(self._auto, return_exceptions=True)
-                await self._commit()
+                if self._member is None:
+                    await self._commit()
         except HapaxError as error:
             log.warning("positions were not committed at close: %s", error)
         finally:
-            await self._fetcher.close()
+            try:
+                await self._leave()
+            except Exception as error:  # a callback's, and close() does not raise
+                log.warning("a callback failed at close: %r", error)
+            finally:
+                await self._fetcher.close()
 
     @property
     def metrics(self) -> Metrics:
@@ -74,9 +91,64 @@ class Consumer(Connected):
 
     # --- what is read -----------------------------------------------------------------------------------------
 
+    def subscribe(
+        self, topics: Iterable[str] | None = None, *, pattern: str | None = None,
+        on_assigned: OnPartitions | None = None, on_revoked: OnPartitions | None = None,
+        on_lost: OnPartitions | None = None,
+    ) -> None:
+        """Reads the partitions that the group assigns to this consumer, of these topics, or of all topics whose whole
+        name matches the pattern (a regular expression of RE2). Replaces an earlier subscription.
+
+        The callbacks take a list of partitions and may be coroutine functions. They run within `poll`, an iteration,
+        `unsubscribe` and `close`. `on_assigned`: these partitions are read from now on. `on_revoked`: they are taken
+        away after this callback, which may still commit. `on_lost` (else `on_revoked`): the group has given up on this
+        consumer, so nothing of them can be committed any more. No callback runs for an empty list. If one raises, the
+        group is told all the same, and `poll` raises its error. Raises FatalError for a pattern that is not valid.
+        """
+        if self._group is None:
+            raise WrongState("subscribing needs a group.id")
+        if (topics is None) == (pattern is None) or isinstance(topics, str):
+            raise WrongState("give either a list of topics or a pattern")
+        if self._member is None and self._fetcher.assigned():
+            raise WrongState("partitions were assigned by `assign`: call `unsubscribe` first")
+        if pattern is not None:
+            try:
+                expressions.check(pattern)
+            except Refusal as refusal:
+                raise FatalError(refusal.reason, code=refusal.code) from None
+        names = tuple(sorted(set(topics or ())))
+        self._subscribed = subscribed = Subscribed(names, pattern, on_assigned, on_revoked, on_lost)
+        if self._member is not None:
+            self._member.resubscribe(subscribed)
+        elif self._started and not self._closed:
+            self._join(subscribed)
+
+    async def unsubscribe(self) -> None:
+        """Gives up all partitions, leaves the group, and ends an assignment by `assign`. Raises what a callback
+        raised."""
+        self._check_usable()
+        self._subscribed = None
+        await self._leave()
+        self._fetcher.assign([])
+
+    def subscription(self) -> tuple[str, ...] | str | None:
+        """Topics, or the pattern, or None."""
+        subscribed = self._subscribed
+        return None if subscribed is None else subscribed.pattern or subscribed.topics
+
+    def group_metadata(self) -> ConsumerGroup:
+        """This consumer's membership, for `Producer.send_offsets`. Call it for each transaction: a commit under a
+        membership that has ended is refused. Without a subscription: the group alone."""
+        if self._group is None:
+            raise WrongState("this needs a group.id")
+        who = NO_MEMBER if self._member is None else self._member.identity()
+        return ConsumerGroup(self._group, who.generation, who.member_id, who.instance_id)
+
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Reads these partitions and no others. Partitions that were assigned before keep their positions. New ones
         start at the group's committed offset, or as auto.offset.reset says."""
+        if self._subscribed is not None:
+            raise WrongState("the consumer has subscribed, so its group assigns the partitions")
         self._fetcher.assign([_partition(p) for p in partitions])
 
     def assignment(self) -> list[TopicPartition]:
@@ -110,19 +182,30 @@ class Consumer(Connected):
     async def poll(self, timeout_ms: int = 500, max_records: int | None = None) -> list[Record]:
         """The next records, at most max.poll.records, in order within each partition. [] if none came in time.
 
-        Raises HapaxError for a partition that cannot be read.
+        A consumer that has subscribed must poll at least every max.poll.interval.ms. Its callbacks run here, before
+        records are returned. Raises HapaxError for a partition that cannot be read, and for a membership that has ended
+        for good.
         """
         self._check_usable()
-        return await self._fetcher.take(timeout_ms, max_records or self._options["max.poll.records"])
+        limit = max_records or self._options["max.poll.records"]
+        if self._member is not None:
+            return await self._member.poll(timeout_ms, limit)
+        return await self._fetcher.take(timeout_ms, limit)
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         """A position counts a record as read once the iteration has returned it."""
         while True:
-            handed = self._fetcher.hand_out(1)
+            handed = self._hand_out()
             for record in handed:
                 yield record
             if not handed:
                 await self._poll_held()
+
+    def _hand_out(self) -> list[Record]:
+        """The next record of an earlier poll; [] if the program has to poll. May be called on any thread."""
+        if self._member is not None and not self._member.touch():
+            return []
+        return self._fetcher.hand_out(1)
 
     async def _poll_held(self) -> None:
         self._fetcher.hold(await self.poll())
@@ -161,11 +244,13 @@ class Consumer(Connected):
         return await self._cluster.within(self._timeout, "committed offsets", lambda: self._fetch_committed(wanted))
 
     async def commit(self, offsets: Offsets | None = None) -> None:
-        """Commits offsets, or the positions of all assigned partitions. Raises HapaxError.
+        """Commits offsets, or the positions of all assigned partitions. Raises HapaxError; MembershipLostError if this
+        consumer has subscribed and one of the partitions is not assigned to it any more.
 
         A position counts a record as read once `poll` or an iteration has returned it.
         """
-        self._check_usable()
+        if not self._leaving:  # a callback commits at close
+            self._check_usable()
         if self._group is None:
             raise WrongState("committing needs a group.id")
         await self._commit(offsets)
@@ -223,6 +308,8 @@ class Consumer(Connected):
             topics.setdefault(partition.topic, []).append(partition.partition)
         peer = await self._cluster.coordinator_peer("group", self._group)
         version = peer.capabilities.pick(Message, at_most=9)  # 10 names topics by id
+        who = self._member.identity() if self._member is not None and self._member.of_consumer_protocol else NO_MEMBER
+        joined = version >= 9 and who.generation > 0
         if version >= 8:
             Group = Message.OffsetFetchRequestGroup
             message = Message(
@@ -230,8 +317,8 @@ class Consumer(Connected):
                 groups=[
                     Group(
                         group_id=self._group,
-                        member_id=None,
-                        member_epoch=-1,
+                        member_id=who.member_id if joined else None,
+                        member_epoch=who.generation if joined else -1,
                         topics=[
                             Group.OffsetFetchRequestTopics(name=name, partition_indexes=numbers)
                             for name, numbers in topics.items()
@@ -250,6 +337,9 @@ class Consumer(Connected):
             )
         response = await peer.call(message, version=version)
         answer = response.groups[0] if version >= 8 else response
+        if joined and answer.error_code in _NOT_A_MEMBER:
+            # The member's epoch has changed since, or is about to.
+            raise RetriableError("committed offsets: the member has another epoch", code=answer.error_code)
         self._check_group(answer.error_code, "committed offsets")
         found = {}
         for topic in answer.topics:
@@ -263,22 +353,93 @@ class Consumer(Connected):
     async def _commit(self, offsets: Offsets | None = None) -> None:
         """None: the positions. They are committed under the topic ids for which they apply, if the cluster has topic
         ids, because another topic of the same name may have been created since."""
-        if offsets or (offsets is None and self._fetcher.positions()):
-            assert self._group is not None
-            group = self._group
+        if not (offsets or (offsets is None and self._fetcher.positions())):
+            return
+        assert self._group is not None
+        group, member = self._group, self._member
 
-            async def attempt() -> None:
-                if offsets is None:
-                    await commit_once(self._cluster, group, self._fetcher.positions(), self._fetcher.topic_ids())
-                else:
-                    await commit_once(self._cluster, group, offsets)
+        async def attempt() -> None:
+            if offsets is None:
+                await commit_once(self._cluster, group, self._fetcher.positions(), self._fetcher.topic_ids())
+            else:
+                await commit_once(self._cluster, group, offsets)
 
-            try:
+        try:
+            if member is None:
                 await self._cluster.within(self._timeout, "committing offsets", attempt)
-            except HapaxError:
-                self._counts.commits.labels("failed").value += 1
-                raise
-            self._counts.commits.labels("done").value += 1
+            else:
+                await self._commit_as_member(member, offsets)
+        except HapaxError:
+            self._counts.commits.labels("failed").value += 1
+            raise
+        self._counts.commits.labels("done").value += 1
+
+    async def _commit_as_member(self, member: Member, offsets: Offsets | None) -> None:
+        """A refused commit is repeated under the member's newest generation or epoch only if the partitions have been
+        this consumer's all the time. Otherwise it could set another member's position back."""
+        assert self._group is not None
+        group = self._group
+        began = member.tenures()
+        tenures: dict[TopicPartition, int | None]
+        if offsets is None:
+            tenures = {p: began[p] for p in self._fetcher.positions() if p in began}
+            if not tenures and not self._fetcher.positions():
+                return
+            tenures = tenures or dict.fromkeys(self._fetcher.positions())
+        else:
+            tenures = {_partition(p): began.get(_partition(p)) for p in offsets}
+
+        async def attempt() -> None:
+            member.check()
+            now = member.tenures()
+            gone = [p for p, tenure in tenures.items() if tenure is None or now.get(p) != tenure]
+            if gone:
+                raise MembershipLostError(
+                    f"{gone[0].topic}-{gone[0].partition} is not assigned to this member of group {group!r}, or not any"
+                    " more")
+            positions: Any = offsets
+            if offsets is None:
+                positions = {p: at for p, at in self._fetcher.positions().items() if p in tenures}
+            who = member.identity()
+            try:
+                await commit_once(
+                    self._cluster, group, positions, self._fetcher.topic_ids() if offsets is None else None, who,
+                    with_epoch=member.of_consumer_protocol)
+            except HapaxError as error:
+                if error.code == ErrorCode.FENCED_INSTANCE_ID:
+                    raise group_error(group, error.code, None, who.instance_id) from error
+                if error.code not in _NOT_A_MEMBER:
+                    raise
+                if await member.ask_again(who):
+                    raise RetriableError(f"committing offsets: {error.message}", code=error.code) from error
+                raise MembershipLostError(
+                    f"committing offsets of group {group!r} as {who.member_id!r}, generation {who.generation}:"
+                    f" {error.message}", code=error.code) from error
+
+        await self._cluster.within(self._timeout, "committing offsets", attempt)
+
+    async def _commit_revoked(self) -> None:
+        """Called by the member before partitions are given up."""
+        if self._options["enable.auto.commit"]:
+            try:
+                await self._commit()
+            except HapaxError as error:
+                log.warning("positions were not committed before a rebalance: %s", error)
+
+    def _join(self, subscribed: Subscribed) -> None:
+        assert self._group is not None
+        self._member = Member(self._cluster, self._group, self._fetcher, self._commit_revoked, subscribed)
+        self._member.start()
+
+    async def _leave(self) -> None:
+        member = self._member
+        if member is not None:
+            self._leaving = True
+            try:
+                await member.leave()
+            finally:
+                self._leaving = False
+                self._member = None
 
     def _check_group(self, code: int, what: str) -> None:
         assert self._group is not None

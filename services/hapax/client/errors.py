@@ -3,6 +3,7 @@
     HapaxError
     +- RetriableError    nothing is decided against the call: it may succeed later
     +- AbortableError    the open transaction cannot commit: abort it and begin a new one
+    +- MembershipLostError  the consumer is no longer in its group: poll again; nothing was committed
     +- FencedError       another instance has this identity: stop; says by whom, when and from where, if the peer did
     +- FatalError        this producer, consumer or call cannot succeed as it is
        +- SettingsError  a setting's name or value is wrong
@@ -48,6 +49,15 @@ class AbortableError(HapaxError):
     advice = "Abort the transaction and begin a new one"
 
 
+class MembershipLostError(HapaxError):
+    """The consumer's group has given the partitions to other members, or is about to. Raised by commits; nothing was
+    committed."""
+
+    advice = (
+        "Poll again: the consumer joins the group again, and the owners of the partitions read the records since the"
+        " last commit once more")
+
+
 class FatalError(HapaxError):
     pass
 
@@ -73,9 +83,12 @@ class FencedError(HapaxError):
 
     advice = "Stop this instance: another one holds its transactional id or lease"
 
-    def __init__(self, message: str, *, code: int = 0, maybe_written: bool = False) -> None:
+    def __init__(
+        self, message: str, *, code: int = 0, maybe_written: bool = False, advice: str | None = None
+    ) -> None:
         late = "The transaction took longer than transaction.timeout.ms: make a new producer, allow more time"
-        advice = late if "timed out and was aborted" in message else None
+        if advice is None and "timed out and was aborted" in message:
+            advice = late
         super().__init__(message, code=code, maybe_written=maybe_written, advice=advice)
         by, when, where = _BY.search(message), _WHEN.search(message), _WHERE.search(message)
         self.by = None if by is None else by.group(1) or by.group(2)
@@ -149,6 +162,32 @@ _EXPLANATIONS: Final[Mapping[int, _Explanation]] = {
     ErrorCode.UNKNOWN_MEMBER_ID: _Explanation(
         "the group accepts offsets from its members only, and this client is not one of them",
         "If the group is in use, stop its members first"),
+    ErrorCode.ILLEGAL_GENERATION: _Explanation(
+        "the group has begun another generation since",
+        "Abort, poll, and process the records of the partitions that are assigned now"),
+    ErrorCode.STALE_MEMBER_EPOCH: _Explanation(
+        "the member has another epoch in its group, or the partition another owner",
+        "Abort, poll, and process the records of the partitions that are assigned now"),
+    ErrorCode.FENCED_MEMBER_EPOCH: _Explanation(
+        "the group has given up on this member", "Poll again: the consumer joins the group again"),
+    ErrorCode.FENCED_INSTANCE_ID: _Explanation(
+        "another consumer has joined the group with this group.instance.id",
+        "Stop this instance, or give it a group.instance.id of its own"),
+    ErrorCode.UNRELEASED_INSTANCE_ID: _Explanation(
+        "another consumer is in the group with this group.instance.id",
+        "Stop the other instance, or give this one a group.instance.id of its own"),
+    ErrorCode.GROUP_MAX_SIZE_REACHED: _Explanation(
+        "the group has as many members as the cluster allows", "Stop another member, or raise group.max.size"),
+    ErrorCode.INVALID_SESSION_TIMEOUT: _Explanation(
+        "the cluster does not allow this session.timeout.ms",
+        "Choose one from group.min.session.timeout.ms to group.max.session.timeout.ms"),
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: _Explanation(
+        "the group's members have no partition assignor in common with this consumer, or another protocol",
+        "Give all members of the group the same partition.assignment.strategy and group.protocol"),
+    ErrorCode.UNSUPPORTED_ASSIGNOR: _Explanation(
+        "the cluster has no assignor of this name", "Choose another group.remote.assignor: uniform or range"),
+    ErrorCode.INVALID_REGULAR_EXPRESSION: _Explanation(
+        "the pattern is no regular expression of RE2", "Correct the pattern"),
     ErrorCode.NON_EMPTY_GROUP: _Explanation(
         "the group has active members", "Stop the group's members, then try again"),
     ErrorCode.GROUP_ID_NOT_FOUND: _Explanation("no offsets are committed for this group", "Check the group's name"),
@@ -191,6 +230,19 @@ def from_code(code: int, what: str, reason: str | None = None) -> HapaxError:
         return RetriableError(text, code=code, advice=advice or None)
     if code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
         return FencedError(text, code=code)
+    return FatalError(text, code=code, advice=advice)
+
+
+def group_error(group: str, code: int, reason: str | None, instance_id: str | None) -> HapaxError:
+    """The error by which a membership has ended for good."""
+    name = f"group {group!r}" + (f", group.instance.id {instance_id!r}" if instance_id is not None else "")
+    meaning, advice = _EXPLANATIONS.get(code, _UNEXPLAINED)
+    if code == ErrorCode.GROUP_ID_NOT_FOUND:
+        meaning, advice = "the group has members of the classic protocol", "Set group.protocol=classic or auto"
+    said = reason or meaning
+    text = f"{name}: {name_of(code)}" + (f": {said}" if said else "")
+    if code == ErrorCode.FENCED_INSTANCE_ID:
+        return FencedError(text, code=code, advice=advice)
     return FatalError(text, code=code, advice=advice)
 
 

@@ -200,6 +200,18 @@ class Fetcher:
         for partition in [p for p in self._held if p not in self._readings]:
             self._drop_held(partition)
 
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        """Partitions that are assigned already keep their positions."""
+        for partition in partitions:
+            self._readings.setdefault(partition, Reading())
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Nothing of these partitions is returned any more."""
+        for partition in partitions:
+            self._readings.pop(partition, None)
+            self._failures.pop(partition, None)
+            self._drop_held(partition)
+
     def assigned(self) -> list[TopicPartition]:
         return list(self._readings)
 
@@ -242,6 +254,10 @@ class Fetcher:
         for partition in partitions:
             self._reading(partition).paused = False
 
+    def paused(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those that are paused."""
+        return [each for each in partitions if each in self._readings and self._readings[each].paused]
+
     def _reading(self, partition: TopicPartition) -> Reading:
         reading = self._readings.get(partition)
         if reading is None:
@@ -282,13 +298,22 @@ class Fetcher:
 
     # --- taking -----------------------------------------------------------------------------------------------
 
-    async def take(self, timeout_ms: int, limit: int) -> list[Record]:
-        """Buffered records, or the first that arrive within `timeout_ms`. Raises HapaxError."""
+    def wake(self) -> None:
+        """Makes `take` look at `stop`."""
+        self._arrived.set()
+
+    async def take(self, timeout_ms: int, limit: int, stop: Callable[[], bool] = lambda: False) -> list[Record]:
+        """Buffered records, or the first that arrive within `timeout_ms`, or [] at once where `stop` is true. Raises
+        HapaxError."""
+        if stop():
+            return []
         if self._rest and (held := self.hand_out(limit)):
             return held
         deadline = self._cluster.now() + timeout_ms
         while True:
             self._arrived.clear()
+            if stop():
+                return []
             taken = self._take_waiting(limit)
             self._fetch_ahead()
             if taken:
@@ -467,7 +492,7 @@ class Fetcher:
         return reading is not None and reading.position is None
 
     async def _fetch(self, node_id: int, partitions: list[TopicPartition]) -> None:
-        turns: dict[TopicPartition, tuple[int, int]] = {}
+        turns: dict[TopicPartition, tuple[Reading, int, int]] = {}
         try:
             peer = await self._cluster.peer(node_id, "fetch")
             # Opening the connection may have taken a long time, so topics and assignments are read only now.
@@ -476,7 +501,7 @@ class Fetcher:
                 return
             for partition in partitions:
                 reading = self._readings[partition]
-                turns[partition] = (reading.turn, reading.next_fetch)
+                turns[partition] = (reading, reading.turn, reading.next_fetch)
             message, version, names = self._request(peer, partitions, self._patience(node_id, partitions))
             wait = self._options["fetch.max.wait.ms"] + self._options["request.timeout.ms"]
             asked = self._counts.stopwatch()
@@ -501,7 +526,7 @@ class Fetcher:
                 name = names.get(topic.topic_id, topic.topic)
                 partition = TopicPartition(name, PartitionIndex(answer.partition_index))
                 current = self._readings.get(partition)
-                if current is None or turns.get(partition) != (current.turn, current.next_fetch):
+                if current is None or not _is_of(turns.get(partition), current):
                     continue
                 if answer.error_code:
                     self._answer_failed(partition, answer.error_code)
@@ -607,6 +632,11 @@ class Fetcher:
             )
         elif not is_retriable(code):
             self._failures[partition] = from_code(code, f"{partition.topic}-{partition.partition}")
+
+
+def _is_of(asked: tuple[Reading, int, int] | None, reading: Reading) -> bool:
+    """Whether a fetch was for this position. (A partition may have been taken away and assigned again.)"""
+    return asked is not None and asked[0] is reading and asked[1:] == (reading.turn, reading.next_fetch)
 
 
 def _damaged(partition: TopicPartition, offset: int, refusal: Refusal) -> FatalError:

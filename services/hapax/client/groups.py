@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from hapax.client.cluster import COORDINATORS, ClusterClient
 from hapax.client.coordination import OffsetAndMetadata, Offsets, encode_offsets
 from hapax.client.errors import HapaxError, from_code
+from hapax.client.membership import Identity
 from hapax.client.offsets import OffsetAdmin
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
@@ -20,6 +21,10 @@ _DESCRIBE_SHARDS: Final = "/hapax.v1.Shards/DescribeShards"
 _LOOK_AGAIN: Final = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _BY_ID: Final = 10
 """The first version of OffsetCommit that names topics by id."""
+_BY_EPOCH: Final = 9
+_BY_INSTANCE: Final = 7
+"""The first versions of OffsetCommit for members of the consumer protocol, and for static members."""
+NO_MEMBER: Final = Identity(-1, "", None)
 _COUNTED_AT_ONCE: Final = 32 << 20
 """Bytes of logs that all brokers together read in one round of counting."""
 
@@ -259,23 +264,26 @@ class GroupAdmin(OffsetAdmin):
 
 
 async def commit_once(
-    cluster: ClusterClient, group: str, offsets: Offsets, topic_ids: Mapping[str, Any] | None = None
+    cluster: ClusterClient, group: str, offsets: Offsets, topic_ids: Mapping[str, Any] | None = None,
+    member: Identity = NO_MEMBER, *, with_epoch: bool = False,
 ) -> None:
-    """One OffsetCommit outside of any membership. `topic_ids`: uuid.UUID by name; if the ids of all topics are known,
-    the request names topics by id. Raises HapaxError, PeerError."""
+    """One OffsetCommit. `topic_ids`: uuid.UUID by name; if the ids of all topics are known, the request names topics by
+    id. `member`: the default is outside of any membership. `with_epoch`: the member is of the consumer protocol. Raises
+    HapaxError, PeerError."""
     Message = messages.OffsetCommitRequest
     Partition = Message.OffsetCommitRequestTopic.OffsetCommitRequestPartition
     topics = encode_offsets(offsets, Partition)
     ids = topic_ids or {}
     peer = await cluster.coordinator_peer("group", group)
     at_most = _BY_ID if all(name in ids for name in topics) else _BY_ID - 1
-    version = peer.capabilities.pick(Message, at_most=at_most)
+    least = _BY_EPOCH if with_epoch else _BY_INSTANCE if member.instance_id is not None else 0
+    version = peer.capabilities.pick(Message, at_most=at_most, at_least=least)
     response = await peer.call(
         Message(
             group_id=group,
-            generation_id_or_member_epoch=-1,
-            member_id="",
-            group_instance_id=None,
+            generation_id_or_member_epoch=member.generation,
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
             retention_time_ms=-1,
             topics=[
                 Message.OffsetCommitRequestTopic(name=name, topic_id=ids.get(name), partitions=parts)

@@ -20,6 +20,9 @@ from hapax.wire.peer import Peer
 
 _CHECK_EVERY_S: Final = 1.0
 _OVERDUE_AFTER_S: Final = 2.0
+_OVERDUE_JOIN_AFTER_S: Final = 10.0
+"""A member that joins waits for the other members."""
+_COORDINATOR: Final = ("coordinator", "join")
 _METADATA_TIMEOUT_MS: Final = 3000
 _LEADER_REQUESTS: Final = (ProduceRequest.name, FetchRequest.name, ListOffsetsRequest.name)
 """Requests that only a leader answers. Any node may serve the others, and a slow one (CreateTopics) proves nothing."""
@@ -60,14 +63,16 @@ class Liveness:
 
     def _overdue(self, peer: Peer, purpose: Purpose) -> bool:
         request, waiting_s = peer.waiting()
-        return waiting_s > self._limit_s(purpose) and (purpose == "coordinator" or request in _LEADER_REQUESTS)
+        return waiting_s > self._limit_s(purpose) and (purpose in _COORDINATOR or request in _LEADER_REQUESTS)
 
     def _limit_s(self, purpose: Purpose) -> float:
+        if purpose == "join":
+            return _OVERDUE_JOIN_AFTER_S
         long_poll_ms: int = self._connections.options["fetch.max.wait.ms"] if purpose == "fetch" else 0
         return _OVERDUE_AFTER_S + long_poll_ms / 1000
 
     async def _replaced(self, node_id: int, purpose: Purpose) -> bool:
-        if purpose == "coordinator":
+        if purpose in _COORDINATOR:
             return await self._coordinates_nothing(node_id)
         await self._connections.refreshed(_METADATA_TIMEOUT_MS)
         return all(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-Purpose = Literal["data", "coordinator", "fetch"]
-"""A client keeps one connection to a node for each of these."""
+Purpose = Literal["data", "coordinator", "join", "fetch"]
+"""A client keeps one connection to a node for each of these. `join`: for calls that wait for a group's other members,
+so that nothing else waits behind them."""
 CoordinatorKind = Literal["group", "transaction"]
 
 

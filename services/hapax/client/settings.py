@@ -79,6 +79,13 @@ def _acks(value: object) -> int:
     raise ValueError("it must be 0, 1 or all")
 
 
+def _assignors(value: object) -> tuple[str, ...]:
+    names = [each.strip() for each in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not names or any(each not in _ASSIGNORS for each in names):
+        raise ValueError("it must be a list of " + ", ".join(_ASSIGNORS))
+    return tuple(dict.fromkeys(names))
+
+
 def _servers(value: object) -> tuple[tuple[str, int], ...]:
     entries = value.split(",") if isinstance(value, str) else value
     if not isinstance(entries, list | tuple) or not entries:
@@ -93,6 +100,7 @@ def _servers(value: object) -> tuple[tuple[str, int], ...]:
 
 
 _INT32 = 2**31 - 1
+_ASSIGNORS = ("cooperative-sticky", "range", "roundrobin")
 SETTINGS: Final = {
     setting.name: setting
     for setting in (
@@ -118,7 +126,20 @@ SETTINGS: Final = {
         Setting("transactional.id", "p", None, _optional_text, "Identifies the producer across restarts."),
         Setting("transaction.timeout.ms", "p", 60_000, _whole(1, _INT32), "Age at which a transaction is aborted."),
         Setting("partitioner", "p", "murmur2", _one_of("murmur2", "murmur2_random"), "How keys determine partitions."),
-        Setting("group.id", "c", None, _optional_text, "The group that offsets are committed for."),
+        Setting("group.id", "c", None, _optional_text, "The group that is joined, or offsets are committed for."),
+        Setting(
+            "group.protocol", "c", "auto", _one_of("auto", "consumer", "classic"),
+            "consumer (KIP-848), classic, or auto: consumer where the cluster has it.",
+        ),
+        Setting("group.instance.id", "c", None, _optional_text, "Makes the consumer a static member of its group."),
+        Setting("session.timeout.ms", "c", 45_000, _whole(1, _INT32), "Time without heartbeats that ends membership."),
+        Setting("heartbeat.interval.ms", "c", 3_000, _whole(1, _INT32), "Interval of heartbeats (classic protocol)."),
+        Setting("max.poll.interval.ms", "c", 300_000, _whole(1, _INT32), "Longest pause between polls of a member."),
+        Setting(
+            "partition.assignment.strategy", "c", ("cooperative-sticky",), _assignors,
+            "Assignors (classic protocol): cooperative-sticky, range, roundrobin.",
+        ),
+        Setting("group.remote.assignor", "c", None, _optional_text, "Assignor of the server (consumer protocol)."),
         Setting("enable.auto.commit", "c", True, _flag, "Commit positions periodically (needs group.id)."),
         Setting("auto.commit.interval.ms", "c", 5_000, _whole(1, _INT32), "Interval of these commits."),
         Setting("auto.offset.reset", "c", "latest", _one_of("latest", "earliest", "none"), "With no offset."),
@@ -190,6 +211,23 @@ def producer_options(given: Settings) -> Options:
     return options
 
 
+def consumer_options(given: Settings) -> Options:
+    """Reads a consumer's settings. Raises SettingsError for settings that exclude each other."""
+    options = Options(given, "c")
+    protocol = options["group.protocol"]
+    if protocol == "consumer":
+        foreign = {"partition.assignment.strategy", "heartbeat.interval.ms"} & options.given
+    else:
+        foreign = {"group.remote.assignor"} & options.given if protocol == "classic" else set()
+    if foreign:
+        raise SettingsError(f"{min(foreign)} is not used with group.protocol={protocol}")
+    if options["group.instance.id"] == "":
+        raise SettingsError("group.instance.id must not be empty")
+    if options["enable.auto.commit"] and "enable.auto.commit" in options.given and options["group.id"] is None:
+        raise SettingsError("enable.auto.commit=true needs a group.id")
+    return options
+
+
 def settings_table() -> str:
     """The table of docs/client.md."""
     rows = ["| setting | of | default | meaning |", "|---|---|---|---|"]
@@ -201,5 +239,7 @@ def settings_table() -> str:
             default = str(default).lower()
         elif setting.name == "acks":
             default = "all"
+        elif isinstance(default, tuple):
+            default = ", ".join(default)
         rows.append(f"| `{setting.name}` | {setting.users.upper()} | {default} | {setting.meaning} |")
     return "\n".join(rows) + "\n"
