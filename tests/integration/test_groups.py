@@ -24,7 +24,7 @@ from hapax.local.cluster import LocalCluster
 from integration.waiting import nothing_is_open, wait_until
 
 ClusterFactory = Callable[..., LocalCluster]
-FAST = ["group.initial.rebalance.delay.ms=100"]
+FAST = ["group.initial.rebalance.delay.ms=100", "group.consumer.heartbeat.interval.ms=500"]
 
 
 @pytest.fixture(params=["classic", "consumer"])
