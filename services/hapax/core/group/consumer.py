@@ -99,8 +99,6 @@ class ConsumerGroup:
         """Version of the topics at which the metadata hash was last compared with them."""
         self._topic_ids: dict[Subscription, frozenset[TopicId]] = {}
         self._topic_ids_version: int | None = None
-        self._rebalance_epochs: dict[str, int] = {}
-        """Member id -> its epoch when its rebalance timer was started."""
         self._questions = Questions()
 
     # --- events ---------------------------------------------------------------------------------------------------
@@ -152,10 +150,8 @@ class ConsumerGroup:
         member_id = deadline.member_id
         if member_id not in self._state.members:
             return Outcome()
-        if deadline.kind == REBALANCE:
-            current = self._state.current(member_id)
-            if current.state != UNREVOKED or current.epoch != self._rebalance_epochs.get(member_id):
-                return Outcome()
+        if deadline.kind == REBALANCE and self._state.current(member_id).state != UNREVOKED:
+            return Outcome()
         draft = Draft(self._state)
         self._remove(draft, member_id)
         self._raise_epoch(draft, topics)
@@ -606,15 +602,13 @@ class ConsumerGroup:
             self._set_regex_timer(now)
 
     def _set_rebalance_timer(self, member_id: str, now: Now) -> None:
+        """After each step of a member: it has until then to give up what it was told to, counted from its last step."""
         key = Deadline(self.group_id, REBALANCE, member_id)
-        current = self._state.current(member_id)
-        if current.state == UNREVOKED and member_id in self._state.members:
+        if self._state.current(member_id).state == UNREVOKED and member_id in self._state.members:
             timeout_ms = self._state.members[member_id].rebalance_timeout_ms
             self._deadlines.set(key, Millis(now.monotonic + timeout_ms))
-            self._rebalance_epochs[member_id] = current.epoch
         else:
             self._deadlines.clear(key)
-            self._rebalance_epochs.pop(member_id, None)
 
     def _set_regex_timer(self, now: Now) -> None:
         self._deadlines.set(

@@ -109,11 +109,13 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         for slot, chosen in enumerate(subscribed):
             self.start(slot, ("a", *(name for name in chosen if name != "a")), None, None)
             self.receive(slot)
+        self.everyone_calls(6, set(), True)
 
-    @rule(times=st.integers(1, 3), slow=st.sets(slots), owned=st.booleans())
+    @rule(times=st.integers(1, 4), slow=st.sets(slots), owned=st.booleans())
     def everyone_calls(self, times: int, slow: set[int], owned: bool) -> None:
         """Those that are slow give nothing up yet."""
         for _ in range(times):
+            self.pass_time(LIMITS.consumer_assignment_interval_ms // 2)
             for slot in self.clients:
                 self.receive(slot)
                 if slot not in slow:
@@ -235,7 +237,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         matching = tuple(name for name in self.world.topics.facts if re.fullmatch(question.regex, name))
         self.world.resolve(question.regex, matching, self.world.topics.version)
 
-    @rule(by=st.sampled_from((10, 400, 1_000, 10_000, TIMEOUT_MS, SESSION_MS)))
+    @rule(by=st.sampled_from((10, 400, 1_000, 1_000, 5_000, 10_000, TIMEOUT_MS, SESSION_MS)))
     def pass_time(self, by: int) -> None:
         before = dict(self.state.members)
         self.world.pass_time(by)
@@ -462,4 +464,4 @@ def subscribed_topics(state: ConsumerState, subscription: tuple[tuple[str, ...],
 
 
 TestConsumerGroup = ConsumerGroupMachine.TestCase
-TestConsumerGroup.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestConsumerGroup.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
