@@ -153,14 +153,15 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             return
         answer = self.world.answers.pop(client.call)
         client.call = None
-        if answer.error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND):
+        if answer.error in (
+            ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND,
+            ErrorCode.GROUP_MAX_SIZE_REACHED,  # comes first, also where the member has been removed
+        ):
             client.abandon()
         elif answer.error:
             client.missed = True
-            assert answer.error in (
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.UNRELEASED_INSTANCE_ID,
-                ErrorCode.GROUP_MAX_SIZE_REACHED), answer
-            assert answer.error is ErrorCode.COORDINATOR_NOT_AVAILABLE or not client.joined, answer
+            assert answer.error is ErrorCode.COORDINATOR_NOT_AVAILABLE or (
+                answer.error is ErrorCode.UNRELEASED_INSTANCE_ID and not client.joined), answer
         else:
             assert answer.member_epoch >= client.epoch, "the epoch of a member went back"
             assert answer.member_epoch >= 1
