@@ -15,6 +15,7 @@ from typing import Any
 from hapax_checker import line_of
 from hapax_sim import results as past
 from hapax_sim.parts import PARTS
+from hapax_sim.recorder import MOVED
 from hapax_sim.scenes import SCENES
 from hapax_sim.simulation import Result, Scene, simulate
 
@@ -71,7 +72,7 @@ def main() -> int:
     wall = time.monotonic() - began
     print(
         f"{sum(r.logical_s for r in results) / 3600:.2f} logical hours, {sum(r.transactions for r in results)} "
-        f"transactions ({sum(r.committed for r in results)} committed), {injected.total()} faults "
+        f"transactions ({sum(r.committed for r in results)} committed), {_moved(*results)}{injected.total()} faults "
         f"({', '.join(f'{n} {kind}' for kind, n in sorted(injected.items()))}) in {wall:.0f} s; "
         f"{len(results) * scene.logical_s / (sum(r.cpu_s for r in results) or 1.0):.1f} logical seconds of work per "
         "second of processor time"
@@ -100,8 +101,15 @@ def _again(line: dict[str, Any]) -> Result:
     """What the file holds about a history that has run."""
     return Result(
         line["seed"], line["logical_s"], line["cpu_s"], line["transactions"], line["committed"],
-        Counter(line["faults"]), anomalies=line["anomalies"], trace_hash=line["trace_hash"],
+        Counter(line["faults"]), Counter({MOVED: line.get("moved", 0)}), anomalies=line["anomalies"],
+        trace_hash=line["trace_hash"],
     )  # fmt: skip
+
+
+def _moved(*results: Result) -> str:
+    """Only scenes with groups move partitions."""
+    moved = sum(result.counts[MOVED] for result in results)
+    return f"{moved} {MOVED}, " if moved else ""
 
 
 def one(seed: int, scene: Scene, trace: bool) -> Result:
@@ -123,7 +131,7 @@ def _say(result: Result, scene: Scene, args: argparse.Namespace, before: str) ->
     print(
         f"seed {result.seed}: {'ok' if result.ok else 'FAILED'}, {before}{result.logical_s:.0f} logical s in "
         f"{result.cpu_s:.0f} s of processor time, {result.transactions} transactions ({result.committed} committed), "
-        f"{result.faults.total()} faults, trace {result.trace_hash[:16]}",
+        f"{_moved(result)}{result.faults.total()} faults, trace {result.trace_hash[:16]}",
         flush=True,
     )
     for anomaly in result.anomalies[:10]:

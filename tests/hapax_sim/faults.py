@@ -218,7 +218,7 @@ class Faults:
         await self._frozen(self.workload.processes[name], 20.0)
 
     async def _second_instance(self) -> None:
-        names = [n for n in sorted(self.workload.processes) if n.startswith(("appender", "copier", "loader"))]
+        names = [n for n in sorted(self.workload.processes) if n.startswith(("appender", "copier", "loader", "member"))]
         if names:
             self.workload.second_instance(self.rng.choice(names))
 

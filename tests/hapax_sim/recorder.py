@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from hapax_checker import Operation
 from hapax_checker.copies import TokenTry
 from hapax_sim.loop import SimLoop
+
+MOVED: Final = "partitions moved amid a transaction"
+"""A count: a group gave a partition to another member while a transaction with its records was open."""
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from hapax_sim.recorder import MOVED
 from hapax_sim.simulation import Result, Scene
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -52,7 +53,8 @@ def line(result: Result, scene: Scene, name: str, code: str, revision: str) -> d
         "key": key(code, result.seed, scene), "commit": revision, "scene": name, "seed": result.seed,
         "worked_s": scene.logical_s, "faults_every_s": scene.faults_every_s, "logical_s": round(result.logical_s, 3),
         "cpu_s": round(result.cpu_s, 2), "transactions": result.transactions, "committed": result.committed,
-        "faults": dict(result.faults), "anomalies": result.anomalies[:10], "trace_hash": result.trace_hash,
+        "moved": result.counts[MOVED], "faults": dict(result.faults), "anomalies": result.anomalies[:10],
+        "trace_hash": result.trace_hash,
     }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from hapax_sim.parts.groups import SETTINGS as OF_GROUPS
 from hapax_sim.simulation import Scene
 
 _CLUSTER: Final = {"brokers": 3, "coordinators": 2, "controllers": 2, "replication": 3}
@@ -21,6 +22,9 @@ SCENES: Final[Mapping[str, Scene]] = {
     "days": Scene(
         **_CLUSTER, programs=False, parts=("days",), pause_s=(0.0, 200.0), faults_every_s=60.0,
         faults=("hours pass",),
+    ),
+    "groups": Scene(
+        **_CLUSTER, programs=False, parts=("groups",), pause_s=(0.0, 0.3), faults_every_s=4.0, settings=OF_GROUPS,
     ),
     "old": Scene(**_CLUSTER, programs=False, parts=("old",), pause_s=(0.0, 0.3), faults_every_s=4.0),
     "remade": Scene(**_CLUSTER, programs=False, parts=("remade",), pause_s=(0.0, 0.5), faults_every_s=3.0),

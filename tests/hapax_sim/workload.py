@@ -98,8 +98,10 @@ class Workload:
         if not programs:
             self.programs = {}
         self.parts = parts
+        self.lasting = {LAST}
         for part in parts:
             self.programs |= part.programs()
+            self.lasting.update(getattr(part, "lasting", ()))
         self.done: dict[str, bool] = dict.fromkeys(self.programs, False)
 
     def settings(self, **more: str) -> dict[str, str]:
@@ -175,7 +177,7 @@ class Workload:
         life = ClientLife(self, name, number, process)
         self.loop.trace(f"{life.process} begins")
         try:
-            if not self.stopping or name == LAST:
+            if not self.stopping or name in self.lasting:
                 await self.programs[name](life)
         except HapaxError as error:
             self.loop.trace(f"{life.process} ends: {type(error).__name__} {error}")

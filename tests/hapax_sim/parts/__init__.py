@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from hapax_sim.parts.days import Days
+from hapax_sim.parts.groups import Groups
 from hapax_sim.parts.hostile import Hostile
 from hapax_sim.parts.keys import Keys
 from hapax_sim.parts.old import Old
@@ -18,6 +19,7 @@ from hapax_sim.parts.weak import Weak
 
 PARTS: Final[Mapping[str, Callable[[], Part]]] = {
     "days": Days,
+    "groups": Groups,
     "hostile": Hostile,
     "keys": Keys,
     "old": Old,

@@ -16,7 +16,10 @@ class PartTopic(NamedTuple):
 
 class Part(Protocol):
     """One instance judges one simulation. Its memory is outside the processes that it watches, so a client's crash
-    loses none of it."""
+    loses none of it.
+
+    A part may have `lasting`: names of programs that end by themselves after the workload has stopped. They start again
+    after an error even then."""
 
     topics: Mapping[str, PartTopic]
 
