@@ -71,7 +71,8 @@ def _unknown(name: str) -> Any:
 def _known(view: ClusterView, topic: TopicView, begin: int, end: int) -> Any:
     return _Topic(
         error_code=0, name=topic.name, topic_id=uuid.UUID(bytes=bytes(topic.topic_id)), is_internal=topic.internal,
-        partitions=[_partition(view, topic, index) for index in range(begin, end)], topic_authorized_operations=_NOT_ASKED)
+        partitions=[_partition(view, topic, index) for index in range(begin, end)],
+        topic_authorized_operations=_NOT_ASKED)
 
 
 def _partition(view: ClusterView, topic: TopicView, index: int) -> Any:
