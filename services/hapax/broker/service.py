@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -24,6 +25,7 @@ from hapax.broker.rpc_api import BrokerRpc
 from hapax.broker.scrubber import Scrubber
 from hapax.broker.snapshots import SnapshotSource
 from hapax.broker.storage import StorageGuard
+from hapax.broker.stored_replicas import StoredReplicas
 from hapax.broker.sweep import Sweep
 from hapax.broker.throttle import Throttle
 from hapax.broker.verifier import Verifier
@@ -36,7 +38,9 @@ from hapax.core.fetch_sessions import FetchSessions
 from hapax.core.partition.verification import ShardEpochs
 from hapax.core.types import NodeId, RegistrationEpoch, TopicId, TopicIdPartition
 from hapax.kafka.api import (
+    alter_replica_log_dirs,
     delete_records,
+    describe_log_dirs,
     describe_producers,
     fetch,
     init_producer_id,
@@ -162,6 +166,10 @@ class BrokerService:
         list_offsets.register(table, offsets)
         offset_for_leader_epoch.register(table, offsets)
         init_producer_id.register(table, self.producer_ids)
+        assert self._ports.disk is not None
+        folder = StoredReplicas(partitions, os.path.abspath(settings.log_dir), self._ports.disk)
+        describe_log_dirs.register_folder(table, folder)
+        alter_replica_log_dirs.register_folder(table, folder)
         delete_records.register(table, DeletionService(partitions))
         describe_producers.register(table, producers)
         write_txn_markers.register(table, producers)

@@ -239,7 +239,8 @@ class Topics:
             raise Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "internal topics are configured by the cluster")
         _check_revision(topic, change.if_revision)
         check_topic_config(change.set)
-        config = {name: value for name, value in topic.config.items() if name not in change.reset} | dict(change.set)
+        kept = {} if change.replace else topic.config
+        config = {name: value for name, value in kept.items() if name not in change.reset} | dict(change.set)
         return replace(topic, record=replace(topic.record, config=config))
 
     # --- write and wait

@@ -27,8 +27,11 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "metadata.api_versions": ("ApiVersions",),
     "metadata.find_coordinator": ("FindCoordinator",),
     "metadata.metadata": ("Metadata",),
-    "admin.cluster": ("DescribeCluster",),
-    "admin.configs": ("DescribeConfigs", "IncrementalAlterConfigs", "ListConfigResources"),
+    "admin.client_quotas": ("DescribeClientQuotas", "AlterClientQuotas"),
+    "admin.cluster": (
+        "DescribeCluster", "DescribeLogDirs", "AlterReplicaLogDirs", "DescribeQuorum", "UpdateFeatures",
+    ),
+    "admin.configs": ("DescribeConfigs", "AlterConfigs", "IncrementalAlterConfigs", "ListConfigResources"),
     "admin.groups": ("DescribeGroups", "ListGroups", "DeleteGroups"),
     "admin.topics": (
         "CreateTopics", "DeleteTopics", "CreatePartitions", "ElectLeaders", "AlterPartitionReassignments",

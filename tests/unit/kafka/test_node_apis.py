@@ -577,6 +577,8 @@ def test_what_holds_for_a_topic_is_its_own_its_brokers_or_the_default() -> None:
         assert (await describe(4, "8")).error_code == ErrorCode.INVALID_REQUEST
         assert ((await describe(4, "")).error_code, (await describe(4, "")).configs) == (0, [])
         assert (await describe(3, "x")).error_code == ErrorCode.INVALID_REQUEST
+        group = {each.name: (each.value, each.config_source) for each in (await describe(32, "any")).configs}
+        assert group == {"consumer.heartbeat.interval.ms": ("5000", 5), "consumer.session.timeout.ms": ("45000", 5)}
 
     run(scenario)
 
@@ -609,7 +611,9 @@ def test_a_node_answers_every_advertised_call_of_other_roles_in_every_version() 
         await node.view.wait_for(lambda view: view.cluster is not None, 60)
         served = {"ApiVersions", "Metadata", "FindCoordinator", "DescribeCluster", "CreateTopics", "DeleteTopics",
                   "CreatePartitions", "ElectLeaders", "AlterPartitionReassignments", "ListPartitionReassignments",
-                  "IncrementalAlterConfigs", "DescribeConfigs"}
+                  "IncrementalAlterConfigs", "DescribeConfigs", "AlterConfigs", "AlterReplicaLogDirs",
+                  "DescribeLogDirs", "DescribeClientQuotas", "AlterClientQuotas", "DescribeQuorum", "UpdateFeatures",
+                  "ListConfigResources", "DescribeTopicPartitions"}
         for _, name, version, _ in REQUESTS:
             if name in served:
                 continue

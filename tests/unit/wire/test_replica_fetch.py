@@ -27,7 +27,7 @@ def test_what_a_follower_sends_is_kafkas_fetch_with_its_proof() -> None:
     assert (request.max_wait_ms, request.min_bytes, request.max_bytes, request.committed) == (500, 1, 1000, False)
     assert read_proof(request.proof) == (-1, 77, b"s" * 16)
     assert [tuple(p) for p in request.partitions] == [
-        (ONE, 0, 100, 1 << 20, 5, 4, 90), (ONE, 1, 7, 9, 5, 5, 7), (TWO, 3, 0, 0, 1, -1, 0),
+        (ONE, 0, 100, 1 << 20, 5, 4, 90, 10), (ONE, 1, 7, 9, 5, 5, 7, 0), (TWO, 3, 0, 0, 1, -1, 0, 0),
     ]
     assert request.forgotten == [(ONE, 8), (ONE, 9)]
     assert request.answered == -1, "none was read yet"

@@ -21,7 +21,7 @@ TRANSACTION_VERSION: Final = 2
 """Transactions version 2 (KIP-890): clients raise their epoch with each transaction only if the node announces it."""
 GROUP_VERSION: Final = 1
 """The consumer protocol (KIP-848)."""
-_FEATURES: Final = (("group.version", GROUP_VERSION), ("transaction.version", TRANSACTION_VERSION))
+FEATURES: Final = (("group.version", GROUP_VERSION), ("transaction.version", TRANSACTION_VERSION))
 
 
 def register(table: ApiTable, node: NodeContext | None = None) -> None:
@@ -51,9 +51,9 @@ def response(table: ApiTable, error: ErrorCode) -> Any:
             for api in table.advertised()
         ],
         throttle_time_ms=0,
-        supported_features=[supported(name=name, min_version=0, max_version=level) for name, level in _FEATURES],
+        supported_features=[supported(name=name, min_version=0, max_version=level) for name, level in FEATURES],
         finalized_features_epoch=1,
         finalized_features=[
-            feature(name=name, max_version_level=level, min_version_level=level) for name, level in _FEATURES
+            feature(name=name, max_version_level=level, min_version_level=level) for name, level in FEATURES
         ],
     )

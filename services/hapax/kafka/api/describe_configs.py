@@ -37,6 +37,12 @@ _Synonym = _Config.DescribeConfigsSynonym
 
 TOPIC: Final = 2
 NODE: Final = 4
+GROUP: Final = 32
+_GROUP_CONFIGS: Final = {
+    "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
+    "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
+}
+"""A group has no values of its own: its node's settings hold."""
 _ASK_MS: Final = 10_000
 _DERIVED: Final = {"log.retention.ms": "retention_ms", "log.roll.ms": "roll_ms"}
 """Settings that are derived from others where they are not set."""
@@ -142,8 +148,10 @@ def register(table: ApiTable, node: NodeContext) -> None:
                     f"this is node {node_id}; ask node {resource.resource_name!r} for its own settings")
             else:
                 layers = node_layers(settings)
+        elif resource.resource_type == GROUP:
+            layers = {name: _layers(setting, settings) for name, setting in _GROUP_CONFIGS.items()}
         else:
-            raise Refusal(ErrorCode.INVALID_REQUEST, "only topics (2) and nodes (4) have a configuration")
+            raise Refusal(ErrorCode.INVALID_REQUEST, "only topics (2), nodes (4) and groups (32) have a configuration")
         wanted = resource.configuration_keys
         return _described(resource, {
             name: each for name, each in layers.items() if wanted is None or name in wanted}, request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from hapax.core.errors import ErrorCode, Refusal
@@ -24,34 +25,46 @@ _TIMEOUT_MS: Final = 30_000
 
 def register(table: ApiTable, node: NodeContext) -> None:
     async def handle(ctx: RequestContext, request: Any) -> Any:
-        results: dict[int, Any] = {}
-        changes: dict[int, pb.TopicConfigChange] = {}
-        for position, resource in enumerate(request.resources):
-            try:
-                changes[position] = _change(resource)
-            except Refusal as refusal:
-                results[position] = _result(resource, refusal.code, refusal.reason)
-        if changes:
-            try:
-                answers = await node.administration.alter_topic_configs(
-                    list(changes.values()), _TIMEOUT_MS, request.validate_only)
-            except Refusal as refusal:
-                results |= {at: _result(request.resources[at], refusal.code, refusal.reason) for at in changes}
-            else:
-                results |= {
-                    at: _result(request.resources[at], answer.error, answer.reason)
-                    for at, answer in zip(changes, answers, strict=True)}
-        return IncrementalAlterConfigsResponse(
-            throttle_time_ms=0, responses=[results[at] for at in range(len(request.resources))])
+        outcomes = await alter_configs(node, request, _change)
+        return IncrementalAlterConfigsResponse(throttle_time_ms=0, responses=[
+            _result(resource, *outcome) for resource, outcome in zip(request.resources, outcomes, strict=True)])
 
     table.on(ROW, handle)
 
 
-def _change(resource: Any) -> pb.TopicConfigChange:
-    """Raises Refusal."""
+async def alter_configs(
+    node: NodeContext, request: Any, change_of: Callable[[Any], pb.TopicConfigChange]
+) -> list[tuple[int, str]]:
+    """(error code, reason) for each resource of an AlterConfigs or IncrementalAlterConfigs request. `change_of` a
+    resource raises Refusal."""
+    outcomes: dict[int, tuple[int, str]] = {}
+    changes: dict[int, pb.TopicConfigChange] = {}
+    for position, resource in enumerate(request.resources):
+        try:
+            changes[position] = change_of(resource)
+        except Refusal as refusal:
+            outcomes[position] = refusal.code, refusal.reason
+    if changes:
+        try:
+            answers = await node.administration.alter_topic_configs(
+                list(changes.values()), _TIMEOUT_MS, request.validate_only)
+        except Refusal as refusal:
+            outcomes |= dict.fromkeys(changes, (refusal.code, refusal.reason))
+        else:
+            outcomes |= {at: (answer.error, answer.reason) for at, answer in zip(changes, answers, strict=True)}
+    return [outcomes[at] for at in range(len(request.resources))]
+
+
+def change_of_topic(resource: Any) -> pb.TopicConfigChange:
+    """An empty change. Raises Refusal: the resource is no topic."""
     if resource.resource_type != _TOPIC:
         raise Refusal(ErrorCode.INVALID_REQUEST, "only topics can be configured; nodes read their settings at start")
-    change = pb.TopicConfigChange(topic=resource.resource_name)
+    return pb.TopicConfigChange(topic=resource.resource_name)
+
+
+def _change(resource: Any) -> pb.TopicConfigChange:
+    """Raises Refusal."""
+    change = change_of_topic(resource)
     named = set()
     for config in resource.configs:
         if config.name in named:

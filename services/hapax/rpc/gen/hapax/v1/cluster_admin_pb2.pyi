@@ -135,7 +135,7 @@ class CreatePartitionsResponse(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class TopicConfigChange(_message.Message):
-    __slots__ = ("topic", "set", "reset", "if_revision")
+    __slots__ = ("topic", "set", "reset", "if_revision", "replace")
     class SetEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -147,11 +147,13 @@ class TopicConfigChange(_message.Message):
     SET_FIELD_NUMBER: _ClassVar[int]
     RESET_FIELD_NUMBER: _ClassVar[int]
     IF_REVISION_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     set: _containers.ScalarMap[str, str]
     reset: _containers.RepeatedScalarFieldContainer[str]
     if_revision: int
-    def __init__(self, topic: _Optional[str] = ..., set: _Optional[_Mapping[str, str]] = ..., reset: _Optional[_Iterable[str]] = ..., if_revision: _Optional[int] = ...) -> None: ...
+    replace: bool
+    def __init__(self, topic: _Optional[str] = ..., set: _Optional[_Mapping[str, str]] = ..., reset: _Optional[_Iterable[str]] = ..., if_revision: _Optional[int] = ..., replace: _Optional[bool] = ...) -> None: ...
 
 class AlterTopicConfigsRequest(_message.Message):
     __slots__ = ("changes", "validate_only")

@@ -1,0 +1,64 @@
+"""DescribeLogDirs (35): the data folder of a broker and the size of each replica in it. Other nodes have none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple, Protocol
+
+from hapax.kafka.context import NodeContext
+from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
+from hapax.wire.messages import DescribeLogDirsResponse
+
+ROW: Final = ApiRow(
+    key=35, name="DescribeLogDirs", versions=(1, 5), flexible_from=2, answered_by=Role.EVERY_NODE)
+
+_Folder = DescribeLogDirsResponse.DescribeLogDirsResult
+_Topic = _Folder.DescribeLogDirsTopic
+_Partition = _Topic.DescribeLogDirsPartition
+_UNKNOWN: Final = -1
+
+
+class StoredReplica(NamedTuple):
+    topic: str
+    partition: int
+    size: int
+    """Bytes of its segments."""
+    lag: int
+    """Number of committed records that it does not have."""
+
+
+class DataFolder(Protocol):
+    """A broker's only data folder."""
+
+    path: str
+
+    def replicas(self) -> Iterable[StoredReplica]: ...
+
+    def free_bytes(self) -> int: ...
+
+
+def register(table: ApiTable, node: NodeContext) -> None:
+    table.on(ROW, lambda ctx, request: _response([]))
+
+
+def register_folder(table: ApiTable, folder: DataFolder) -> None:
+    """On a broker, after `register`."""
+
+    def handle(ctx: RequestContext, request: Any) -> Any:
+        wanted = None if request.topics is None else {
+            (topic.topic, index) for topic in request.topics for index in topic.partitions}
+        topics: dict[str, list[Any]] = {}
+        for each in folder.replicas():
+            if wanted is None or (each.topic, each.partition) in wanted:
+                topics.setdefault(each.topic, []).append(_Partition(
+                    partition_index=each.partition, partition_size=each.size, offset_lag=each.lag, is_future_key=False))
+        return _response([_Folder(
+            error_code=0, log_dir=folder.path, total_bytes=_UNKNOWN, usable_bytes=folder.free_bytes(),
+            is_cordoned=False,
+            topics=[_Topic(name=name, partitions=partitions) for name, partitions in sorted(topics.items())])])
+
+    table.on(ROW, handle)
+
+
+def _response(folders: list[Any]) -> Any:
+    return DescribeLogDirsResponse(throttle_time_ms=0, error_code=0, results=folders)
