@@ -82,7 +82,7 @@ MUTANTS = (
         (SCENARIOS, PROPERTIES),
     ),
     Mutant(
-        "the answer for an expression that nobody uses is kept", "KIP-848", "core/group/consumer.py",
+        "the answer for an expression that is no longer used is kept", "KIP-848", "core/group/consumer.py",
         "        if not state.uses(regex) or (known",
         "        if (known",
         (SCENARIOS, PROPERTIES),

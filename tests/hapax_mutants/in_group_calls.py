@@ -31,7 +31,7 @@ MUTANTS = (
         (unit("kafka/test_group_apis.py"),),
     ),
     Mutant(
-        "a member's heartbeat fails while its shard loads", "a failover alone makes nobody leave", "kafka/api/heartbeat.py",
+        "a member's heartbeat fails while its shard loads", "a failover alone makes no member leave", "kafka/api/heartbeat.py",
         "            if refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:\n",
         "            if False:\n",
         (unit("kafka/test_group_apis.py"),),

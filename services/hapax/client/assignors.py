@@ -1,8 +1,8 @@
 """How the leader of a group of the classic protocol divides the partitions among the members.
 
 `range` and `roundrobin` are eager: every member gives up everything before each round. `cooperative-sticky` lets
-members keep what they have and moves as little as it can. A partition that moves is given to nobody in the round in
-which its owner hears that it has to give it up (KIP-429); the owner then begins the next round.
+members keep what they have and moves as little as it can. A partition that moves has no owner after the round in which
+its former owner hears that it has to give it up (KIP-429); that member then begins the next round.
 """
 
 from __future__ import annotations

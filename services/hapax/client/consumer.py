@@ -113,7 +113,7 @@ class Consumer(Connected):
             raise WrongState("partitions were assigned by `assign`: call `unsubscribe` first")
         if pattern is not None:
             try:
-                expressions.check(pattern)
+                expressions.check_expression(pattern)
             except Refusal as refusal:
                 raise FatalError(refusal.reason, code=refusal.code) from None
         names = tuple(sorted(set(topics or ())))

@@ -169,7 +169,7 @@ class ConsumerBeaten(NamedTuple):
 Call = Join | Sync | Beat | Leave | Describe | ConsumerBeat
 Answer = Joined | Synced | Beaten | Described | ConsumerBeaten
 
-NOBODY: Final = "not-a-member"
+NO_MEMBER_YET: Final = "not-a-member"
 
 COORDINATOR_AWAY: Final = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR,
@@ -189,7 +189,7 @@ class Membership:
         self.failure: Failure | None = None
         self.confirmations = 0
         """Number of heartbeats that the coordinator has answered, well or not."""
-        self._identity = Identity(0, NOBODY, options.instance_id)
+        self._identity = Identity(0, NO_MEMBER_YET, options.instance_id)
         self._tenures = 0
         self._running: Callback | None = None
         self._lost = False
@@ -353,7 +353,7 @@ class Membership:
 
     def _forget(self) -> None:
         """The partitions were lost, and the program knows it: what remains is to join again. Calls this method."""
-        self._identity = Identity(0, NOBODY, self._options.instance_id)
+        self._identity = Identity(0, NO_MEMBER_YET, self._options.instance_id)
 
     # --- parts ----------------------------------------------------------------------------------------------------
 
@@ -403,7 +403,7 @@ class Membership:
         self._abandon()
 
     def _abandon(self) -> None:
-        """Nobody waits for the answers of earlier calls any more."""
+        """The answers of earlier calls no longer count."""
         self._open.clear()
         self._calls.clear()
 
