@@ -7,7 +7,8 @@ shard's partition leader (rule 12): a deposed owner would show, and let them del
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from typing import cast
 
 from hapax.coordinator.groups import OffsetsShard
 from hapax.coordinator.shards import Shards
@@ -82,20 +83,21 @@ class GroupApi:
         assert isinstance(answer, SyncAnswer)
         return answer
 
-    async def heartbeat(self, request: Heartbeat) -> HeartbeatAnswer:
-        answer = await self._ask(request)
-        assert isinstance(answer, HeartbeatAnswer)
-        return answer
+    def heartbeat(self, request: Heartbeat) -> HeartbeatAnswer | Awaitable[HeartbeatAnswer]:
+        return cast(HeartbeatAnswer | Awaitable[HeartbeatAnswer], self._begin(request))
 
     async def leave_group(self, request: LeaveGroup) -> LeaveAnswer:
         answer = await self._ask(request)
         assert isinstance(answer, LeaveAnswer)
         return answer
 
-    async def consumer_group_heartbeat(self, request: ConsumerGroupHeartbeat) -> ConsumerHeartbeatAnswer:
-        answer = await self._ask(request)
-        assert isinstance(answer, ConsumerHeartbeatAnswer)
-        return answer
+    def consumer_group_heartbeat(
+        self, request: ConsumerGroupHeartbeat
+    ) -> ConsumerHeartbeatAnswer | Awaitable[ConsumerHeartbeatAnswer]:
+        return cast(ConsumerHeartbeatAnswer | Awaitable[ConsumerHeartbeatAnswer], self._begin(request))
+
+    def _begin(self, request: Request) -> Answer | Awaitable[Answer]:
+        return self._shards.group_shard(request.group_id).begin(request)
 
     async def _ask(self, request: Request) -> Answer:
         return await self._shards.group_shard(request.group_id).ask(request)

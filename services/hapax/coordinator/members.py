@@ -7,7 +7,7 @@ deadlines itself; here is one timer for the earliest of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
 import re2
@@ -28,9 +28,6 @@ log = telemetry.logger("members")
 
 _TOPICS_PER_TURN: Final = 2_000
 """Matched against a regular expression in one turn of the loop."""
-
-_NOT_WORTH_IT_S: Final = 0.002
-"""A timer that is late by this is not set again."""
 
 _Asked = TypeVar("_Asked")
 
@@ -93,9 +90,18 @@ class Members:
         self._answers: dict[CallId, Answer] = {}
         self._last_call = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._armed_for = 0
+        """The deadline for which the timer was set, in ms of the clock."""
 
     async def ask(self, decide: Callable[[CallId, _Asked, Now], Outcome], request: _Asked) -> Answer:
         """Raises Refusal: the machine's, and those of a shard that stops before the answer."""
+        answer = self.begin(decide, request)
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    def begin(
+        self, decide: Callable[[CallId, _Asked, Now], Outcome], request: _Asked
+    ) -> Answer | Awaitable[Answer]:
+        """As `ask`. What the machine answers at once, as nearly all heartbeats, costs no task."""
         self._last_call += 1
         call = CallId(self._last_call)
         outcome = decide(call, request, self._now())
@@ -107,6 +113,13 @@ class Members:
         waiter = self._calls[call] = self._shard.waiter()
         try:
             self.carry_out(outcome)
+        except BaseException:
+            del self._calls[call]
+            raise
+        return self._answer_of(call, waiter)
+
+    async def _answer_of(self, call: CallId, waiter: asyncio.Future[None]) -> Answer:
+        try:
             await waiter
             return self._answers[call]
         finally:
@@ -143,13 +156,12 @@ class Members:
         if deadline is None:
             self.stopped()
             return
-        loop = asyncio.get_running_loop()
-        delay_s = max(0, deadline - self._shard.resources.clock.monotonic_ms()) / 1000
         if self._timer is not None:
-            if self._timer.when() <= loop.time() + delay_s + _NOT_WORTH_IT_S and not self._timer.cancelled():
+            if self._armed_for <= deadline and not self._timer.cancelled():
                 return
             self._timer.cancel()
-        self._timer = timer_in(delay_s, self._due)
+        self._armed_for = deadline
+        self._timer = timer_in((deadline - self._shard.resources.clock.monotonic_ms()) / 1000, self._due)
 
     def _due(self) -> None:
         self._timer = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from types import SimpleNamespace
 from typing import Any
@@ -93,7 +94,9 @@ async def call(api: Any, version: int, request: Any, answer: Any, peer: str = "1
     decoded = type(request).decode(request.encode(version=version), version=version)
     context = SimpleNamespace(
         api_version=version, client_id="client", connection=SimpleNamespace(peer=peer), release_memory=lambda: None)
-    response = await handler(context, decoded)  # type: ignore[arg-type, misc]
+    response = handler(context, decoded)  # type: ignore[arg-type]
+    if inspect.isawaitable(response):
+        response = await response
     kind = type(response)
     asked = coordinator.asked[0] if coordinator.asked else None
     return asked, kind.decode(response.encode(version=version), version=version)

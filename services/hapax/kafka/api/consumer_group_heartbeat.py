@@ -6,6 +6,7 @@ expression. What a request may say is checked by the machine, all but the length
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from itertools import groupby
 from typing import Any, Final, Protocol
 from uuid import UUID
@@ -30,15 +31,17 @@ REGEX_FROM = 1
 
 
 class HearsConsumers(Protocol):
-    async def consumer_group_heartbeat(self, request: ConsumerGroupHeartbeat) -> ConsumerHeartbeatAnswer:
-        """Raises Refusal: 14, 15, 16."""
+    def consumer_group_heartbeat(
+        self, request: ConsumerGroupHeartbeat
+    ) -> ConsumerHeartbeatAnswer | Awaitable[ConsumerHeartbeatAnswer]:
+        """Raises Refusal, as the awaitable does: 14, 15, 16."""
         ...
 
 
 def register(table: ApiTable, random: Randomness, coordinator: HearsConsumers) -> None:
     """`random`: for the ids of new members."""
 
-    async def handle(ctx: RequestContext, request: Any) -> Any:
+    def handle(ctx: RequestContext, request: Any) -> Any:
         version = ctx.api_version
         names, owned = request.subscribed_topic_names, request.topic_partitions
         unnamed = version < REGEX_FROM and not request.member_id
@@ -53,15 +56,26 @@ def register(table: ApiTable, random: Randomness, coordinator: HearsConsumers) -
             check_names(
                 heartbeat.group_id, heartbeat.member_id, heartbeat.instance_id, heartbeat.rack_id,
                 heartbeat.subscribed_regex)
-            return _response(await coordinator.consumer_group_heartbeat(heartbeat))
+            answer = coordinator.consumer_group_heartbeat(heartbeat)
         except Refusal as refusal:
-            return _response(ConsumerHeartbeatAnswer(refusal.code, refusal.reason or None))
+            return _refused(refusal)
+        return _response(answer) if isinstance(answer, ConsumerHeartbeatAnswer) else later(answer)
+
+    async def later(answer: Awaitable[ConsumerHeartbeatAnswer]) -> Any:
+        try:
+            return _response(await answer)
+        except Refusal as refusal:
+            return _refused(refusal)
 
     table.on(ROW, handle)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:
     return _response(ConsumerHeartbeatAnswer(code))
+
+
+def _refused(refusal: Refusal) -> Any:
+    return _response(ConsumerHeartbeatAnswer(refusal.code, refusal.reason or None))
 
 
 def _response(answer: ConsumerHeartbeatAnswer) -> Any:

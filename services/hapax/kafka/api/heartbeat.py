@@ -6,6 +6,7 @@ from when the shard is loaded.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any, Final, Protocol
 
 from hapax.core.errors import ErrorCode, Refusal
@@ -23,26 +24,38 @@ STATIC_FROM = 3
 
 
 class HearsHeartbeats(Protocol):
-    async def heartbeat(self, request: Heartbeat) -> HeartbeatAnswer:
-        """Raises Refusal: 14, 15, 16."""
+    def heartbeat(self, request: Heartbeat) -> HeartbeatAnswer | Awaitable[HeartbeatAnswer]:
+        """Raises Refusal, as the awaitable does: 14, 15, 16."""
         ...
 
 
 def register(table: ApiTable, coordinator: HearsHeartbeats) -> None:
-    async def handle(ctx: RequestContext, request: Any) -> Any:
+    def handle(ctx: RequestContext, request: Any) -> Any:
         version = ctx.api_version
         try:
             check_group_id(request.group_id)
-            answer = await coordinator.heartbeat(Heartbeat(
+            answer = coordinator.heartbeat(Heartbeat(
                 request.group_id, request.generation_id, request.member_id,
                 request.group_instance_id if version >= STATIC_FROM else None))
         except Refusal as refusal:
-            if refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                return refused(request, version, ErrorCode.NONE)
-            return with_reason(refused(request, version, refusal.code), refusal)
-        return refused(request, version, answer.error)
+            return _refused(request, version, refusal)
+        if isinstance(answer, HeartbeatAnswer):
+            return refused(request, version, answer.error)
+        return later(request, version, answer)
+
+    async def later(request: Any, version: int, answer: Awaitable[HeartbeatAnswer]) -> Any:
+        try:
+            return refused(request, version, (await answer).error)
+        except Refusal as refusal:
+            return _refused(request, version, refusal)
 
     table.on(ROW, handle)
+
+
+def _refused(request: Any, version: int, refusal: Refusal) -> Any:
+    if refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        return refused(request, version, ErrorCode.NONE)
+    return with_reason(refused(request, version, refusal.code), refusal)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:
