@@ -10,6 +10,8 @@ from hapax_mutants.mutant import SCENARIOS, Mutant, unit
 KIP: Final = "KIP-227"
 TOLD: Final = "KIP-227: no record is hidden"
 CORE: Final = unit("core/test_fetch_sessions.py")
+COPIES: Final = "KIP-392: a copy shows what is committed, with the aborted list"
+READ_REPLICAS: Final = unit("broker/test_read_replicas.py")
 BROKER: Final = unit("broker/test_session_fetches.py")
 
 MUTANTS = (
@@ -108,5 +110,59 @@ MUTANTS = (
         "            partition.readers.wake()\n",
         "",
         (unit("broker/test_session_fetches.py"),),
+    ),
+    Mutant(
+        "deleted records are told to no session", KIP, "broker/log_start.py",
+        "        self._partition.readers.wake()\n",
+        "",
+        (BROKER,),
+    ),
+    Mutant(
+        "a copy shows what is not committed", COPIES, "broker/copying.py",
+        "        moved = machine.advance_high_watermark(min(high_watermark, machine.log_end_offset))\n",
+        "        moved = machine.advance_high_watermark(machine.log_end_offset)\n",
+        (READ_REPLICAS,),
+    ),
+    Mutant(
+        "a copy that lacks producers serves consumers", COPIES, "broker/read_replicas.py",
+        " and replica.inheritance.is_complete\n",
+        "\n",
+        (READ_REPLICAS,),
+    ),
+    Mutant(
+        "a copy whose log is cut serves consumers", COPIES, "broker/copying.py",
+        "        self.busy = True\n        self.unheard()\n",
+        "        self.busy = True\n",
+        (READ_REPLICAS,),
+    ),
+    Mutant(
+        "a copy that lost its leader keeps its readers", "KIP-392: no record is hidden", "broker/fetcher.py",
+        "                copying.unheard()\n",
+        "                pass\n",
+        (READ_REPLICAS,),
+    ),
+    Mutant(
+        "readers of a copy are not woken", "KIP-392: no record is hidden", "broker/copying.py",
+        "        if moved and self.replica.readers:\n            self.replica.readers.wake()\n",
+        "",
+        (READ_REPLICAS,),
+    ),
+    Mutant(
+        "a late copy tells its reader that the offset is out of range", "KIP-392: no record twice", "broker/fetch.py",
+        "        if partition.offset > machine.log_end_offset:\n            raise Refusal(ErrorCode.OFFSET_NOT_AVAILABLE,",
+        "        if partition.offset > machine.log_end_offset:\n            raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE,",
+        (READ_REPLICAS,),
+    ),
+    Mutant(
+        "a copy says that records which are not committed diverge", "KIP-392", "broker/fetch.py",
+        "        diverging = self._diverging(replica, partition) if committed else None\n",
+        "        diverging = self._diverging(replica, partition)\n",
+        (READ_REPLICAS,),
+    ),
+    Mutant(
+        "the leader names a replica that lacks the offset", "KIP-392", "broker/read_replicas.py",
+        "best, most = -1, offset - 1\n",
+        "best, most = -1, -2\n",
+        (READ_REPLICAS,),
     ),
 )

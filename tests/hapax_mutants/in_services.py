@@ -194,7 +194,7 @@ MUTANTS = (
     ),
     Mutant(
         "a follower commits what it only heard of", "rule 5", "broker/copying.py",
-        "        machine.advance_high_watermark(min(high_watermark, machine.log_end_offset))\n",
+        "        moved = machine.advance_high_watermark(min(high_watermark, machine.log_end_offset))\n",
         "        machine.advance_high_watermark(machine.log_end_offset)\n",
         (unit("broker/test_replication.py"), sim("1-6", REPLICATED)),
     ),

@@ -77,8 +77,8 @@ class Copying:
     """The copying of one replica under one leader epoch. Its fetcher feeds it; `stop` ends it."""
 
     __slots__ = (
-        "_done", "backoff_s", "busy", "ended", "fetcher", "leader", "leader_epoch", "leader_high_watermark", "named_in",
-        "quiet", "replica", "reported", "silenced_in", "waits_for_disk",
+        "_done", "backoff_s", "busy", "ended", "fetcher", "hears", "leader", "leader_epoch", "leader_high_watermark",
+        "named_in", "quiet", "replica", "reported", "silenced_in", "waits_for_disk",
     )  # fmt: skip
 
     def __init__(self, replica: Replica, leader: NodeId, leader_epoch: int) -> None:
@@ -96,6 +96,9 @@ class Copying:
         self.leader_high_watermark = 0
         self.busy = False
         """The log is being cut or started over: nothing may be appended."""
+        self.hears = False
+        """On the present connection, the leader has found this log's history to be its own, and named its high
+        watermark."""
         self.ended = False
         self.silenced_in = -1
         """Number of the request that made the leader forget this copy's reported end; -1: none did."""
@@ -156,9 +159,17 @@ class Copying:
         """Takes over the offsets that every answer carries. Raises OSError."""
         machine, log_start = self.replica.machine, self.replica.maintenance.log_start
         self.leader_high_watermark = high_watermark
-        machine.advance_high_watermark(min(high_watermark, machine.log_end_offset))
+        self.hears = True
+        moved = machine.advance_high_watermark(min(high_watermark, machine.log_end_offset))
+        if moved and self.replica.readers:
+            self.replica.readers.wake()
         if log_start.report < log_start_offset <= machine.log_end_offset:
             log_start.advance(log_start_offset)
+
+    def unheard(self) -> None:
+        """The connection to the leader has ended. Consumers read elsewhere."""
+        self.hears = False
+        self.replica.readers.wake()
 
     # --- cut --------------------------------------------------------------------------------------------------------
 
@@ -168,6 +179,7 @@ class Copying:
     ) -> None:
         """Runs `truncate` or `inherit`. Calls `done` with its outcome unless the copying has ended meanwhile."""
         self.busy = True
+        self.unheard()
 
         def finished(task: asyncio.Task[LostRange | None]) -> None:
             self.busy = False
@@ -285,6 +297,7 @@ class Copying:
     def stop(self) -> None:
         """Stops appending. A cut in progress runs to its end: see `busy`."""
         self.ended = True
+        self.unheard()
         if self.fetcher is not None:
             self.fetcher.drop(self)
             self.fetcher = None

@@ -18,6 +18,7 @@ from hapax.broker.metrics import (
     FETCHED_BYTES,
     WAITING_FETCHES,
 )
+from hapax.broker.read_replicas import epoch_of
 from hapax.broker.replica import Replica
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.fetch_sessions import (
@@ -45,8 +46,10 @@ from hapax.log.segment import LogRange
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.ports import Chunk
 
-Find = Callable[[str | bytes, int], Replica]
-"""(topic's name or id, partition) -> the replica served here. Raises Refusal."""
+Find = Callable[[str | bytes, int, str], Replica]
+"""(topic's name or id, partition, consumer's rack) -> the replica that serves it here. Raises Refusal."""
+Preferred = Callable[[Replica, int, str], int]
+"""(replica led here, offset, consumer's rack) -> the node to read from instead; -1: none."""
 
 log = telemetry.logger("fetch")
 
@@ -59,13 +62,14 @@ class FetchService:
     """`kafka.api.fetch.PartitionReader`."""
 
     def __init__(
-        self, find: Find, leader_of: Callable[[FetchPartition], tuple[int, int] | None], max_bytes: int,
-        followers: Callable[[RequestContext, FetchRequest], object], metrics: telemetry.Metrics,
+        self, find: Find, preferred: Preferred, leader_of: Callable[[FetchPartition], tuple[int, int] | None],
+        max_bytes: int, followers: Callable[[RequestContext, FetchRequest], object], metrics: telemetry.Metrics,
         sessions: FetchSessions[FetchPartition], now_ms: Callable[[], int],
     ) -> None:
         """`leader_of`: (node, epoch) of a partition that another broker leads. `max_bytes`: limit of a response.
         `followers` answers requests with a replica id. `now_ms`: monotonic."""
         self.find = find
+        self.preferred = preferred
         self.sessions = sessions
         self.now_ms = now_ms
         self.leader_of = leader_of
@@ -85,15 +89,15 @@ class FetchService:
             self.sessions.close(request.session_id)
             if request.session_epoch == SESSIONLESS or not request.partitions:
                 return Poll(self, ctx, request).start()
-            session: Session[FetchPartition] = Session(_by_id(ctx), request.committed)
-            session.update(((_key(p), p) for p in request.partitions), (), request.committed)
+            session: Session[FetchPartition] = Session(_by_id(ctx), _mode(request))
+            session.update(((_key(p), p) for p in request.partitions), (), _mode(request))
             return SessionPoll(self, ctx, request, session).start()
         try:
             session = self.sessions.find(request.session_id, request.session_epoch, by_id=_by_id(ctx))
             if isinstance(session.fetch, SessionPoll):
                 session.fetch.superseded(ctx)
             if not self.sessions.update(
-                session, {_key(p): p for p in request.partitions}, request.forgotten, request.committed, self.now_ms()
+                session, {_key(p): p for p in request.partitions}, request.forgotten, _mode(request), self.now_ms()
             ):
                 return Poll(self, ctx, request._replace(partitions=[])).start()
         except Refusal as refusal:
@@ -108,13 +112,13 @@ class FetchService:
         if session.ended or partition in session.pending or session.partitions.get(partition.key) is not partition:
             return False
         try:
-            replica = self.find(*partition.key)
+            replica = self.find(*partition.key, session.mode[1])
         except Refusal:
             return True
         offsets = _offsets(replica)
         return (
             partition.source is not replica.readers or partition not in replica.readers
-            or partition.told != offsets or partition.asked.offset < _end(offsets, committed=session.mode is True)
+            or partition.told != offsets or partition.asked.offset < _end(offsets, committed=session.mode[0])
         )
 
     def close(self) -> None:
@@ -174,7 +178,7 @@ class Poll:
         for partition in self._asked():
             replica: Replica | None = None
             try:
-                replica = service.find(partition.topic, partition.partition)
+                replica = service.find(partition.topic, partition.partition, request.rack)
                 fetched = self._read(replica, partition, left - size, first=size == 0)
             except Refusal as refusal:
                 leader = service.leader_of(partition) if refusal.code in _ELSEWHERE else None
@@ -188,7 +192,7 @@ class Poll:
                 fetched = failed(partition, ErrorCode.KAFKA_STORAGE_ERROR)
             if fetched.error:
                 self._ctx.api.failed(fetched.error)
-            error = error or fetched.error != 0 or fetched.diverging is not None
+            error = error or fetched.error != 0 or fetched.diverging is not None or fetched.preferred >= 0
             size += 0 if fetched.records is None else fetched.records.size
             results.append(fetched)
             replicas.append(replica)
@@ -218,15 +222,36 @@ class Poll:
 
     def _read(self, replica: Replica, partition: FetchPartition, left: int, *, first: bool) -> FetchedPartition:
         machine = replica.machine
-        if partition.leader_epoch >= 0 and partition.leader_epoch != replica.leader_epoch:
-            raise Refusal(
-                ErrorCode.FENCED_LEADER_EPOCH if partition.leader_epoch < replica.leader_epoch
-                else ErrorCode.UNKNOWN_LEADER_EPOCH
-            )
+        epoch = replica.leader_epoch if replica.serving else epoch_of(replica)
+        if partition.leader_epoch >= 0 and partition.leader_epoch != epoch:
+            older = partition.leader_epoch < epoch
+            raise Refusal(ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH)
+        if self._request.rack:
+            if not replica.serving:
+                return self._read_copy(replica, partition, left, first=first)
+            preferred = self._service.preferred(replica, partition.offset, self._request.rack)
+            if preferred >= 0:
+                return FetchedPartition(
+                    partition.topic, partition.partition, 0, machine.high_watermark, machine.last_stable_offset,
+                    machine.log_start_offset, () if self._request.committed else None, preferred=preferred)
+        return self._read_log(replica, partition, left, self._diverging(replica, partition), first=first)
+
+    def _read_copy(self, replica: Replica, partition: FetchPartition, left: int, *, first: bool) -> FetchedPartition:
+        """A copy may end before its leader's log does, and with records that will be cut."""
+        machine = replica.machine
+        if partition.offset > machine.log_end_offset:
+            raise Refusal(ErrorCode.OFFSET_NOT_AVAILABLE, "this replica has not copied the offset yet")
+        committed = partition.offset <= machine.high_watermark
+        diverging = self._diverging(replica, partition) if committed else None
+        return self._read_log(replica, partition, left, diverging, first=first)
+
+    def _read_log(
+        self, replica: Replica, partition: FetchPartition, left: int, diverging: tuple[int, int] | None, *, first: bool
+    ) -> FetchedPartition:
+        machine = replica.machine
         committed = self._request.committed
         records: LogRange | None = None
         aborted = None
-        diverging = self._diverging(replica, partition)
         if diverging is None:
             read = replica.read(
                 partition.offset, max(0, min(partition.max_bytes, left)), committed=committed, at_least_one=first,
@@ -339,7 +364,7 @@ class SessionPoll(Poll):
         seen = []
         committed = self._request.committed
         for partition, result, replica in zip(self._looked_at, results, self._replicas, strict=True):
-            if result.error or result.diverging is not None or replica is None:
+            if result.error or result.diverging is not None or result.preferred >= 0 or replica is None:
                 seen.append((partition, Seen(None, False, False, None)))
                 continue
             offsets = Offsets(result.high_watermark, result.last_stable_offset, result.log_start_offset)
@@ -380,6 +405,10 @@ class SessionPoll(Poll):
             session.fetch = None
         if session.id == NO_SESSION and not session.ended:
             session.end()
+
+
+def _mode(request: FetchRequest) -> tuple[bool, str]:
+    return request.committed, request.rack
 
 
 def _by_id(ctx: RequestContext) -> bool:

@@ -118,6 +118,7 @@ class Fetchers:
     def halt(replica: Replica) -> bool:
         """Stops fetching for this replica, and makes its leader forget its reported end. True: the leader has."""
         replica.halted = True
+        replica.readers.wake()
         copying = replica.copying
         if not isinstance(copying, Copying) or copying.quiet:
             return True
@@ -295,6 +296,8 @@ class Fetcher:
         finally:
             self._peer = None
             peer.close("no longer fetching")
+            for copying in self._copies.values():
+                copying.unheard()
         return peer.closed_because or "nothing to fetch"
 
     def _is_there(self, registration: RegistrationEpoch) -> bool:

@@ -14,6 +14,7 @@ from typing import Final, cast
 from hapax.broker.metrics import REPLICATED_BYTES
 from hapax.broker.partition_views import LedPartition
 from hapax.broker.partitions import PartitionSet
+from hapax.broker.read_replicas import epoch_of
 from hapax.broker.replica import Replica
 from hapax.broker.throttle import Throttle
 from hapax.core.errors import ErrorCode, Refusal
@@ -33,16 +34,21 @@ log = telemetry.logger("followers")
 
 _MAX_WAIT_MS: Final = 30_000
 _WARMING_ROUNDS: Final = 4
+_NEWS_S: Final = 0.005
+"""A follower whose consumers wait hears of new high watermarks at most this often."""
 
 
 class Followers:
     """All sessions. `fetch` answers the requests with a replica id for `FetchService`."""
 
     def __init__(
-        self, partitions: PartitionSet, incidents: Incidents, throttle: Throttle, metrics: telemetry.Metrics
+        self, partitions: PartitionSet, incidents: Incidents, throttle: Throttle, metrics: telemetry.Metrics,
+        *, prompt: bool = False,
     ) -> None:
-        """`throttle` limits the bytes sent to replicas that are not in sync."""
+        """`throttle` limits the bytes sent to replicas that are not in sync. `prompt`: consumers read from followers,
+        so those hear of a high watermark soon, and not with the next records."""
         self.partitions = partitions
+        self.prompt = prompt
         self.throttle = throttle
         self.sent_bytes = metrics.counter(REPLICATED_BYTES)
         self._incidents = incidents
@@ -122,6 +128,7 @@ class FollowerSession:
         self._max_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._scheduled = False
+        self._news_due = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -190,6 +197,19 @@ class FollowerSession:
         if self._ctx is not None and not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._again)
+
+    def bring_news(self) -> None:
+        """Answers soon with what is quiet, for all partitions together."""
+        if self.followers.prompt and not self._news_due:
+            self._news_due = True
+            asyncio.get_running_loop().call_later(_NEWS_S, self._bring_news)
+
+    def _bring_news(self) -> None:
+        self._news_due = False
+        if self._ctx is not None and self.quiet and not self._ctx.closed:
+            answers = self._collect(expired=True)
+            if answers:
+                self._finish(answers)
 
     def _again(self, expired: bool = False) -> None:
         self._scheduled = False
@@ -355,6 +375,7 @@ class Pull:
 
     def committed(self) -> None:
         self._session.quiet[self] = None
+        self._session.bring_news()
 
     def start_moved(self) -> None:
         self._session.quiet[self] = None
@@ -473,9 +494,9 @@ class Pull:
 
 def diverging(replica: Replica, last_epoch: int, offset: int) -> tuple[int, int] | None:
     """(epoch, its end offset) where a log that ends at `offset` with a record of `last_epoch` diverges from this
-    leader's. None: it does not. Raises Refusal(OFFSET_OUT_OF_RANGE) for an epoch in which no leader has led yet."""
+    one. None: it does not. Raises Refusal(OFFSET_OUT_OF_RANGE) for an epoch in which no leader has led yet."""
     machine = replica.machine
-    epoch, end = machine.leader_epochs.answer(last_epoch, replica.leader_epoch, machine.log_end_offset)
+    epoch, end = machine.leader_epochs.answer(last_epoch, epoch_of(replica), machine.log_end_offset)
     if end < 0:
         raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"leader epoch {last_epoch} is not known")
     return (epoch, end) if epoch < last_epoch or end < offset else None

@@ -68,6 +68,11 @@ class Inheritance:
     def _is_ahead(self) -> bool:
         return self.inherited is not None and self._partition.machine.log_end_offset < self.inherited.offset
 
+    @property
+    def is_complete(self) -> bool:
+        """The state of all producers is here."""
+        return not self.lacking and not self._is_ahead()
+
     def is_overtaken(self, header: BatchHeader) -> bool:
         """Whether the leader has compacted records before or in this batch that the copy does not have. Then the copy
         has to start over. Only compaction leaves gaps."""

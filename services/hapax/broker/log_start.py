@@ -60,6 +60,7 @@ class LogStart:
         """Moves the log start to `offset`, which is committed, and notes it in the background. Raises OSError."""
         # The epochs of deleted records stay with these: a follower that has other records there must be cut.
         self._partition.machine.advance_log_start(offset, self._partition.log.start_offset)
+        self._partition.readers.wake()
         self.drop()
         self._note()
 

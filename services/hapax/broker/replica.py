@@ -670,7 +670,8 @@ class Replica:
 
     def damaged(self, damage: Damaged) -> Refusal:
         """Clients retry after KAFKA_STORAGE_ERROR, and give up after CORRUPT_MESSAGE: no replica has the records."""
-        code = ErrorCode.CORRUPT_MESSAGE if self.replication is None else ErrorCode.KAFKA_STORAGE_ERROR
+        only = self.serving and self.replication is None
+        code = ErrorCode.CORRUPT_MESSAGE if only else ErrorCode.KAFKA_STORAGE_ERROR
         return Refusal(code, str(damage))
 
 

@@ -20,6 +20,7 @@ from hapax.broker.metrics import LOST_RECORDS, BrokerParts
 from hapax.broker.observing import Refusals, observe_broker
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.periodic_tasks import PeriodicTasks
+from hapax.broker.read_replicas import ReadReplicas
 from hapax.broker.replica import Replica, ReplicaContext
 from hapax.broker.rpc_api import BrokerRpc
 from hapax.broker.scrubber import Scrubber
@@ -113,14 +114,16 @@ class BrokerService:
         self._metrics = metrics
         self._refusals = Refusals(metrics, self.partitions, self._incidents)
         self._lost_records = metrics.counter(LOST_RECORDS)
+        read_replicas = ReadReplicas(self.partitions, settings)
         self.followers = Followers(
             self.partitions, self._incidents,
             Throttle(
                 lambda: self._copying_rate(settings.leader_replication_throttled_rate), ports.clock.monotonic_ms),
-            metrics,
+            metrics, prompt=read_replicas.enabled,
         )
         self.fetches = FetchService(
-            self.partitions.find, self._leader_of, settings.fetch_max_bytes, self.followers.fetch, metrics,
+            read_replicas.find, read_replicas.preferred, self._leader_of, settings.fetch_max_bytes,
+            self.followers.fetch, metrics,
             FetchSessions(
                 lambda: ports.random.randrange(1, 2**31), settings.max_incremental_fetch_session_cache_slots,
                 settings.max_incremental_fetch_session_cache_bytes),

@@ -16,13 +16,15 @@ sessions and their memory are limited, with Kafka's rules for which session has 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from hapax.core.errors import ErrorCode, Refusal
 
 Asked = TypeVar("Asked")
 """What a request says about a partition."""
+Mode = tuple[bool, str]
+"""What a request says about all partitions: (read_committed, the consumer's rack)."""
 PartitionKey = tuple[str | bytes, int]
 """(topic's name or id, partition)"""
 
@@ -115,7 +117,7 @@ class SessionPartition(Generic[Asked]):
 
 
 class Session(Generic[Asked]):
-    def __init__(self, by_id: bool, mode: Hashable) -> None:
+    def __init__(self, by_id: bool, mode: Mode) -> None:
         self.id = NO_SESSION
         """0: it is not in the cache (yet)."""
         self.epoch = FULL
@@ -134,9 +136,9 @@ class Session(Generic[Asked]):
         self.evictable: tuple[int, int] | None = None
         """Its place among the sessions that a larger one may replace."""
 
-    def update(self, named: Iterable[tuple[PartitionKey, Asked]], forgotten: Iterable[PartitionKey], mode: Hashable,
+    def update(self, named: Iterable[tuple[PartitionKey, Asked]], forgotten: Iterable[PartitionKey], mode: Mode,
                ) -> None:
-        """Takes over what a request says. `mode`: what it says about all partitions (isolation level, rack)."""
+        """Takes over what a request says."""
         for key, asked in named:
             partition = self.partitions.get(key)
             if partition is None:
@@ -222,7 +224,7 @@ class FetchSessions(Generic[Asked]):
 
     def update(
         self, session: Session[Asked], named: Mapping[PartitionKey, Asked], forgotten: Iterable[PartitionKey],
-        mode: Hashable, now_ms: int,
+        mode: Mode, now_ms: int,
     ) -> bool:
         """Takes over an incremental request. False: the session named no partition any more, and has ended. Raises
         Refusal: there is no memory for the partitions that were added, and the session has ended."""

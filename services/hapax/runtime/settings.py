@@ -86,6 +86,9 @@ def parse_listeners(text: str, node_id: int = 0) -> dict[str, Address]:
     return found
 
 
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """All settings of all services; each service reads those that concern it. Immutable.
@@ -220,6 +223,12 @@ class Settings:
     """Longest pause in milliseconds before a follower fetches again after an error."""
     replica_high_watermark_checkpoint_interval_ms: Millis = 5_000
     """Milliseconds between two writes of the high watermarks to `replication-offset-checkpoint`."""
+    replica_selector_class: Literal[
+        "org.apache.kafka.common.replica.LeaderSelector", "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    ] = "org.apache.kafka.common.replica.LeaderSelector"
+    """Which replica serves a consumer. LeaderSelector: the leader. RackAwareReplicaSelector: an in-sync replica in the
+    consumer's own rack (`client.rack`, `broker.rack`), if there is one. Set it alike on all brokers. The high watermark
+    reaches the replicas some milliseconds later than the leader's readers."""
     leader_replication_throttled_rate: Annotated[int, Between(1)] = 100 << 20
     """Bytes per second that a broker sends to replicas that are not in sync. Lower it where catching up disturbs
     clients. Kafka's default has no limit."""

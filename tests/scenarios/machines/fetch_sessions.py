@@ -26,6 +26,8 @@ from hapax.core.fetch_sessions import (
 )
 from scenarios.script import Command, ScriptError
 
+MODE = (True, "")
+
 
 class Partition:
     """`Source`."""
@@ -122,15 +124,15 @@ class Interpreter:
         by_id = "ids" in command.positional
         if epoch in (FULL, SESSIONLESS):
             self.cache.close(session_id)
-            session: Session[int] = Session(by_id, True)
-            session.update(named.items(), (), True)
+            session: Session[int] = Session(by_id, MODE)
+            session.update(named.items(), (), MODE)
             if epoch == SESSIONLESS:
                 session.end()
             return session
         try:
             session = self.cache.find(session_id, epoch, by_id=by_id)
             session.fetch = None
-            if not self.cache.update(session, named, forgotten, True, self.now_ms):
+            if not self.cache.update(session, named, forgotten, MODE, self.now_ms):
                 return "session 0: nothing"
         except Refusal as refusal:
             return refusal.code.name

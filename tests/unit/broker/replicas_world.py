@@ -51,6 +51,7 @@ class World:
         self.disks: dict[int, RealDisk] = {}
         self.faults: dict[int, FaultyDisk] = {}
         self.ended: list[str] = []
+        self.racks: dict[int, str] = {}
         self.model.txn([], [
             Put(KEYS.cluster, ClusterRecord("c", 1, 1, 0).encode()),
             Put(KEYS.pid_next, PidCounterRecord(ProducerId(1_000_000)).encode()),
@@ -67,8 +68,8 @@ class World:
                 SystemClock(), TcpNetwork(RpcIdentity("c", f"broker/{node}")), self.stores[node], random.Random(node),
                 self.faults[node],  # type: ignore[arg-type]
             )
-            self.brokers[node] = await service.start(
-                ports, replace(self.settings, node_id=node), on_lost=self.ended.append)
+            settings = replace(self.settings, node_id=node, broker_rack=self.racks.get(node))
+            self.brokers[node] = await service.start(ports, settings, on_lost=self.ended.append)
 
     async def kill(self, node: int) -> None:
         """Ends a broker without order; what it has written stays (the page cache survives a process)."""

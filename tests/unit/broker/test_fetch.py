@@ -53,12 +53,12 @@ class Reader:
         self.replicas: dict[Any, Replica] = {("t", i): h.replica for i, h in enumerate((harness, *others))}
         self.in_the_name_of_a_replica: list[FetchRequest] = []
         self.service = FetchService(
-            self.find, lambda partition: (5, 9), 50 << 20,
+            self.find, lambda *_: -1, lambda partition: (5, 9), 50 << 20,
             lambda context, request: self.in_the_name_of_a_replica.append(request), telemetry.Metrics(),
             FetchSessions(iter(range(5, 1 << 30)).__next__, 10, 1 << 20), lambda: 0,
         )
 
-    def find(self, topic: str | bytes, partition: int) -> Replica:
+    def find(self, topic: str | bytes, partition: int, rack: str) -> Replica:
         if (topic, partition) not in self.replicas:
             raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return self.replicas[topic, partition]

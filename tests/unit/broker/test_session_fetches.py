@@ -179,10 +179,14 @@ async def test_a_new_high_watermark_alone_is_told_when_the_time_is_over(harness:
     """An open transaction: there is nothing for a reader of committed records, but the high watermark moves."""
     client = Client(Reader(harness, other), committed=True)
     client.now({0: 0, 1: 0})
-    poll = await client.waits(wait_ms=50)
+    poll = await client.waits()
     number = harness.produce(batch(producer_id=7, epoch=0, sequence=0, transactional=True), transactional_id="x")
     harness.verify()
     await harness.calls.result(number)
+    await asyncio.sleep(0)
+    assert not poll.done()
+    for waiting in list(client.reader.service.waiting):
+        waiting.finish_now()
     found = parts(await poll)
     assert (list(found), found[0].high_watermark, found[0].last_stable_offset) == ([0], 1, 0)
     assert parts(client.now()) == {}
@@ -305,6 +309,17 @@ async def test_retention_is_told(folder: RealDisk) -> None:
     assert harness.replica.maintenance.retire()
     assert parts(client.now())[0].log_start_offset == harness.replica.machine.log_start_offset > 0
     await harness.storage.close()
+
+
+async def test_deleted_records_are_told(harness: Harness) -> None:
+    await harness.produced(batch(3))
+    client = Client(Reader(harness))
+    client.now({0: 3})
+    client.now()
+    harness.replica.maintenance.log_start.advance(2)
+    assert parts(client.now())[0].log_start_offset == 2
+    harness.replica.maintenance.log_start.advance(3)
+    assert parts(client.now({0: 2}))[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 # --- connections and ends ------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from hapax.core.fetch_sessions import (
 )
 
 MINUTE = 60_000
+MODE = (True, "")
 
 
 class Log:
@@ -74,8 +75,8 @@ class Broker:
         return found
 
     def begin(self, named: dict[PartitionKey, int]) -> Session[int]:
-        session: Session[int] = Session(False, True)
-        session.update(named.items(), (), True)
+        session: Session[int] = Session(False, MODE)
+        session.update(named.items(), (), MODE)
         return session
 
     def continued(
@@ -83,7 +84,7 @@ class Broker:
         forgotten: Iterable[PartitionKey] = (), *, by_id: bool = False,
     ) -> Session[int] | None:
         session = self.cache.find(session_id, epoch, by_id=by_id)
-        return session if self.cache.update(session, named or {}, forgotten, True, self.now_ms) else None
+        return session if self.cache.update(session, named or {}, forgotten, MODE, self.now_ms) else None
 
     def answer(self, session: Session[int], room: int = 100) -> dict[PartitionKey, Seen]:
         if session.epoch == FULL and not session.ended:
@@ -162,9 +163,9 @@ def test_what_is_named_again_and_forgotten_at_once_is_forgotten() -> None:
 def test_another_isolation_level_looks_at_everything_again() -> None:
     broker = Broker()
     session = broker.new(3)
-    session.update((), (), True)
+    session.update((), (), MODE)
     assert not session.pending
-    session.update((), (), False)
+    session.update((), (), (False, ""))
     assert len(session.pending) == 3
 
 

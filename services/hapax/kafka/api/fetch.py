@@ -37,6 +37,7 @@ ROW: Final = ApiRow(
     answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 FIRST_FLEXIBLE: Final = 12
+FIRST_WITH_RACK: Final = 11
 FIRST_WITH_TOPIC_IDS: Final = 13
 _READ_COMMITTED: Final = 1
 
@@ -89,6 +90,8 @@ class FetchRequest(NamedTuple):
     """From a follower: proof of its registration (`internal_writes.read_proof`)."""
     answered: int | None = None
     """From a follower: the number of the last answer that it has read; -1: none; None: not given."""
+    rack: str = ""
+    """From a consumer: where it runs."""
 
 
 class FetchedPartition(NamedTuple):
@@ -107,6 +110,8 @@ class FetchedPartition(NamedTuple):
     """(epoch, its end offset): from there on, the client's log differs from this one."""
     leader: tuple[int, int] | None = None
     """(node id, leader epoch) of the leader, where the client asked another node."""
+    preferred: int = -1
+    """The node from which the consumer should read instead (KIP-392)."""
 
 
 class FetchResult(NamedTuple):
@@ -212,6 +217,7 @@ def decoded(message: messages.FetchRequest, version: int) -> FetchRequest:
         message.session_id if version >= 7 else 0, message.session_epoch if version >= 7 else -1,
         partitions, forgotten, b"" if replica_id < 0 else unknown_tag(message, INTERNAL_WRITE_TAG) or b"",
         None if replica_id < 0 else _answered(message),
+        message.rack_id or "" if version >= FIRST_WITH_RACK else "",
     )
 
 
@@ -274,7 +280,7 @@ def _put_partition(
 ) -> bytearray:
     """Appends one partition. Returns the buffer for the bytes after its records."""
     flexible = version >= FIRST_FLEXIBLE
-    _, index, error, high_watermark, stable, start, aborted, records, _, _ = partition
+    _, index, error, high_watermark, stable, start, aborted, records, _, _, preferred = partition
     if version >= 5:
         head += _PARTITION_5.pack(index, error, high_watermark, stable, start)
     else:
@@ -287,8 +293,8 @@ def _put_partition(
             head += _ABORTED.pack(transaction.producer_id, transaction.first_offset)
             if flexible:
                 head += b"\0"
-    if version >= 11:
-        head += b"\xff\xff\xff\xff"
+    if version >= FIRST_WITH_RACK:
+        head += _I32.pack(preferred)
     size = 0 if records is None else records.size
     head += _count(size, flexible)
     if records is not None:

@@ -57,7 +57,7 @@ def test_responses_are_those_of_the_library(
             partition_index=index, error_code=index, high_watermark=100, last_stable_offset=90, log_start_offset=3,
             aborted_transactions=None if aborted is None else [
                 Part.AbortedTransaction(producer_id=a.producer_id, first_offset=a.first_offset) for a in aborted],
-            preferred_read_replica=-1, records=records,
+            preferred_read_replica=7 - index, records=records,
         )
         if index == 1 and version >= 12:
             message.diverging_epoch = Part.EpochEndOffset(epoch=4, end_offset=55)
@@ -74,6 +74,7 @@ def test_responses_are_those_of_the_library(
         FetchedPartition(
             IDS[i].bytes if version >= 13 else f"topic-{i}", j, j, 100, 90, 3, aborted,
             Bytes(records) if records else None, (4, 55) if j == 1 else None, (2, 9) if j == 1 else None,
+            7 - j,
         )
         for i in range(2) for j in range(2)
     ])
@@ -106,4 +107,5 @@ def test_requests(version: int) -> None:
         [FetchPartition(
             IDS[0].bytes if by_id else "t", 3, 42, 99, 8 if version >= 9 else -1, 7 if version >= 12 else -1, 42)],
         [(IDS[1].bytes if by_id else "u", p) for p in (1, 2)] if version >= 7 else [],
+        rack="r" if version >= 11 else "",
     )
