@@ -124,4 +124,10 @@ MUTANTS = (
         "            if epoch == current.epoch:\n",
         (SCENARIOS,),
     ),
+    Mutant(
+        "a load forgets what a compacted log says of a group before it names a member", "no partition has two owners", "core/group/memberships.py",
+        "        if slot.group is None:  # else it may be vacant only until the next record: a compacted log begins with any\n",
+        "        if True:\n",
+        (unit("core/group/test_memberships.py"),),
+    ),
 )

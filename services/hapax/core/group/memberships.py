@@ -207,7 +207,8 @@ class Memberships:
         if slot is None:
             slot = self._slots[record.group] = _Slot(record.group)
         self._replay(slot, record, None)
-        self._drop_if_vacant(slot)
+        if slot.group is None:  # else it may be vacant only until the next record: a compacted log begins with any
+            self._drop_if_vacant(slot)
 
     def loaded(self, now: Now) -> Outcome:
         """The shard begins to serve."""
@@ -215,6 +216,7 @@ class Memberships:
         for slot in list(self._slots.values()):
             if slot.group is not None:
                 _add(outcome, self._began(slot, slot.group.loaded(now)))
+            self._drop_if_vacant(slot)
         return outcome
 
     def _replay(self, slot: _Slot, record: MembershipRecord, now: Now | None) -> None:

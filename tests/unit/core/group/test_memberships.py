@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -28,6 +29,7 @@ from hapax.core.group.values import (
     LeavingMember,
     MembershipRecord,
     Outcome,
+    OwnedTopic,
     ProtocolOffer,
     RemovalAnswer,
     SyncAnswer,
@@ -102,7 +104,14 @@ class World:
         made = self.made()
         for at, record in enumerate(self.log):
             made.replay(record, Offset(at))
+        made.memberships.loaded(self.now)
         return made
+
+    def compact(self) -> None:
+        """Only the newest record of each key is left, where it is in the log."""
+        newest = {(type(record), record[:-1]): at for at, record in enumerate(self.log)}
+        kept = set(newest.values())
+        self.log = [record for at, record in enumerate(self.log) if at in kept]
 
 
 @pytest.fixture
@@ -255,3 +264,25 @@ def test_an_empty_group_without_offsets_goes(world: World) -> None:
     assert [write.group for write in world.writes] == ["g"]
     world.store()
     assert sorted(world.shard.groups()) == ["h", "k"]
+
+
+def test_a_partition_has_one_owner_after_a_load_of_a_compacted_log(world: World) -> None:
+    def told(request: object) -> ConsumerHeartbeatAnswer:
+        world.ms += world.limits.consumer_assignment_interval_ms
+        answer = world.asked(request)
+        assert isinstance(answer, ConsumerHeartbeatAnswer) and answer.error is ErrorCode.NONE
+        return answer
+
+    former = told(beat("n", 0))
+    assert former.assignment is not None and len(former.assignment) == 4
+    told(replace(beat("n", former.member_epoch), rack_id="r"))  # its record follows that of its assignment
+    new = told(beat("m", 0))
+    assert new.assignment == frozenset()
+    told(replace(beat("m", new.member_epoch), rack_id="r"))
+    before = world.shard
+    world.compact()
+    world.shard = world.reloaded()
+    assert world.shard.describe() == before.describe()
+    assert not told(beat("m", 0)).assignment, "what the other member has not given up was given away"
+    kept = told(replace(beat("n", former.member_epoch), owned=(OwnedTopic(OneTopic.facts.topic_id, (0, 1, 2, 3)),)))
+    assert kept.assignment is not None and len(kept.assignment) == 2, "it keeps half of it"
