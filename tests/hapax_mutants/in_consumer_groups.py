@@ -130,4 +130,10 @@ MUTANTS = (
         "        if True:\n",
         (unit("core/group/test_memberships.py"),),
     ),
+    Mutant(
+        "offsets expire while a member's expression is not resolved", "a topic that is read keeps its offsets", "core/group/consumer.py",
+        "        if self._names is None and all(not regex or regex in state.regexes for _, regex in state.subscriptions):\n",
+        "        if self._names is None:\n",
+        (unit("core/group/test_consumer.py"),),
+    ),
 )

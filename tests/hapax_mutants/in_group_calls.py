@@ -32,8 +32,8 @@ MUTANTS = (
     ),
     Mutant(
         "a member's heartbeat fails while its shard loads", "a failover alone makes no member leave", "kafka/api/heartbeat.py",
-        "            if refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:\n",
-        "            if False:\n",
+        "    if refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:\n",
+        "    if False:\n",
         (unit("kafka/test_group_apis.py"),),
     ),
     Mutant(

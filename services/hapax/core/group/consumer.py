@@ -100,6 +100,8 @@ class ConsumerGroup:
         self._topic_ids: dict[Subscription, frozenset[TopicId]] = {}
         self._topic_ids_version: int | None = None
         self._questions = Questions()
+        self._names: frozenset[str] | None = None
+        """Of the subscribed topics; None: not known. Every record may change them."""
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -203,6 +205,7 @@ class ConsumerGroup:
 
     def replay(self, record: MembershipRecord) -> None:
         self._state.replay(record)
+        self._names = None
         if isinstance(record, RegexRecord):
             self._topic_ids.clear()
             self._compared = None
@@ -251,9 +254,13 @@ class ConsumerGroup:
                 return "Reconciling"
         return "Stable"
 
-    def subscribed_topics(self) -> frozenset[str]:
-        """Names of all topics that a member subscribes to, by name or by a resolved expression."""
-        return frozenset(_names(self._state))
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """Names of all topics that a member subscribes to. None while an expression is not resolved: it may match any
+        topic."""
+        state = self._state
+        if self._names is None and all(not regex or regex in state.regexes for _, regex in state.subscriptions):
+            self._names = frozenset(_names(state))
+        return self._names
 
     def describe(self) -> ConsumerDescription:
         state = self._state
@@ -565,6 +572,8 @@ class ConsumerGroup:
             self._topic_ids_version = topics.version
         found = self._topic_ids.get(subscription)
         if found is None:
+            if len(self._topic_ids) > 2 * len(state.subscriptions):  # most are of subscriptions that were
+                self._topic_ids.clear()
             names, regex = subscription
             if regex in state.regexes:
                 names += state.regexes[regex].topics
@@ -598,6 +607,7 @@ class ConsumerGroup:
             return
         value = self._state.members[record.member_id]
         self._renew(record.member_id, value, now)
+        self._questions.forget_old(self._state, now)
         if value.subscribed_regex and self._deadlines.get(Deadline(self.group_id, REGEX)) is None:
             self._set_regex_timer(now)
 

@@ -22,6 +22,8 @@ FIRST_VERSION_WITH_CLIENT_IDS: Final = 1
 def check(request: ConsumerGroupHeartbeat, assignors: Collection[str]) -> None:
     """Raises Refusal: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
     epoch = request.member_epoch
+    if not request.group_id:
+        raise _invalid("the group id must not be empty")
     if not request.member_id and (
         request.version >= FIRST_VERSION_WITH_CLIENT_IDS or epoch > JOIN or epoch == LEAVE
     ):

@@ -72,6 +72,16 @@ class Questions:
     def keep_only(self, used: list[str]) -> None:
         self._asked = {regex: self._asked[regex] for regex in used if regex in self._asked}
 
+    def forget_old(self, state: ConsumerState, now: Now) -> None:
+        """Members may change their expressions for ever. Those of the last interval are kept, so that none is asked for
+        too often."""
+        if len(self._asked) > 2 * len(state.subscriptions):
+            used = set(state.expressions())
+            self._asked = {
+                regex: asked for regex, asked in self._asked.items()
+                if regex in used or now.monotonic < asked[0] + INTERVAL_MS
+            }
+
     def _may_ask(self, state: ConsumerState, regex: str, topics: Topics, now: Now) -> bool:
         if regex not in self._asked:
             return True

@@ -52,6 +52,7 @@ ROUND: Final = "round"
 """Kind of the deadline at which a round ends."""
 ASSIGNMENTS: Final = "assignments"
 """Kind of the deadline by which each member has to have asked for its assignment."""
+_LEAST_ROUND_MS: Final = 1_000
 EMPTIED: Final = "emptied"
 """Kind of the deadline at which a refused record of an empty group is written again."""
 
@@ -176,8 +177,9 @@ class Rounds:
             return
         timeout_at = Millis(now.monotonic + roster.rebalance_timeout_ms())
         if not roster.elect():
-            # Only static members are left, and all are away. They come back, or their sessions end.
-            self._deadlines.set(self._deadline(ROUND), timeout_at)
+            # Only static members are left, and all are away. They come back, or their sessions end. Their rebalance
+            # timeouts may be 0 or negative, and the timer must not be due for ever.
+            self._deadlines.set(self._deadline(ROUND), Millis(max(timeout_at, now.monotonic + _LEAST_ROUND_MS)))
             return
         self._deadlines.clear(self._deadline(ROUND))
         self._generation += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,6 +100,24 @@ def test_a_session_that_was_renewed_while_a_write_was_under_way_does_not_end() -
     shard.store()
     assert shard.group.state is ClassicState.STABLE
     assert [member.member_id for member in shard.group.members] == [first, second]
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -(2**31)])
+def test_a_round_without_a_timeout_in_which_nobody_waits_does_not_end_for_ever(timeout_ms: int) -> None:
+    group, deadlines = ClassicGroup("g", GroupLimits(max_size=1), Deadlines()), Deadlines()
+    group._deadlines = deadlines
+    members = tuple(ClassicMemberValue(each, each, "c", "/h", 10, 60_000, b"", b"a") for each in ("i", "j"))
+    group.replay(ClassicGroupValue("consumer", 3, "range", "i", TimestampMs(-1), members))
+    for member in group.members:
+        member.rebalance_timeout_ms = timeout_ms
+    group.loaded(Now(Millis(0), TimestampMs(0)))  # there are too many members, so a round begins
+    now, rounds = 0, 0
+    while group.state is ClassicState.PREPARING and now < 50_000:
+        now = max(now + 1, deadlines.next() or 0)  # a timer fires no sooner
+        for deadline in deadlines.take_due(Millis(now)):
+            rounds += 1
+            group.due(deadline, Now(Millis(now), TimestampMs(now)))
+    assert rounds < 100
 
 
 def test_nothing_stays_of_a_group_that_is_unloaded() -> None:

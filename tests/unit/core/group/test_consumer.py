@@ -1,0 +1,78 @@
+"""What a group of the consumer protocol keeps in memory, and what it tells of its topics."""
+
+from __future__ import annotations
+
+import pytest
+
+from hapax.core.errors import ErrorCode
+from hapax.core.group.machine import GroupShard
+from hapax.core.group.offsets import CommittedOffset, OffsetRecord
+from hapax.core.group.values import GroupLimits
+from hapax.core.types import Offset, PartitionIndex, TimestampMs, TopicPartition
+from scenarios.consumer_world import ConsumerWorld, request
+
+DAY_MS = 86_400_000
+OLD = CommittedOffset(Offset(5), -1, "", TimestampMs(1))
+
+
+@pytest.fixture
+def world() -> ConsumerWorld:
+    made = ConsumerWorld(GroupLimits())
+    made.topics.create("ab", 2)
+    return made
+
+
+def joins(world: ConsumerWorld, **fields: object) -> None:
+    call = world.call(request("m", 0, rebalance_timeout_ms=10_000, owned=(), **fields))
+    assert world.answers[call].error is ErrorCode.NONE
+
+
+def changes(world: ConsumerWorld, **fields: object) -> None:
+    world.pass_time(2_000)
+    call = world.call(request("m", world.group.current("m").epoch, owned=(), **fields))
+    assert world.answers[call].error is ErrorCode.NONE
+
+
+def test_a_group_id_is_not_empty(world: ConsumerWorld) -> None:
+    call = world.call(request("m", 0, group_id="", rebalance_timeout_ms=1, owned=(), subscribed_names=("t",)))
+    assert world.answers[call].error is ErrorCode.INVALID_REQUEST
+
+
+def test_offsets_do_not_expire_while_an_expression_is_not_resolved(world: ConsumerWorld) -> None:
+    """It may match their topic, whose records may be older than the retention of offsets."""
+    shard = GroupShard(topics=world.topics)
+    partition = TopicPartition("ab", PartitionIndex(0))
+    shard.replay_offset(OffsetRecord("g", partition, OLD), Offset(0))
+
+    def kept() -> bool:
+        shard.memberships._slots["g"].group = world.group
+        _, codes = shard.decide_offsets_deletion("g", [partition])
+        expiring = shard.decide_expiry(TimestampMs(world.now.wall + 8 * DAY_MS))
+        assert bool(expiring) is (codes == (ErrorCode.NONE,))
+        return not expiring
+
+    joins(world, subscribed_regex="a.*")
+    for record in (each for batch in world.log for each in batch):
+        shard.memberships.replay(record)
+    assert kept()
+    world.resolve("a.*", ("ab",), world.topics.version)
+    assert kept()
+    changes(world, subscribed_regex=".*b")
+    assert kept()
+    world.resolve(".*b", (), world.topics.version)
+    assert not kept()
+
+
+def test_the_names_of_the_topics_are_not_gathered_for_each_partition(world: ConsumerWorld) -> None:
+    joins(world, subscribed_names=("ab", "c"))
+    assert world.group.subscribed_topics() == {"ab", "c"}
+    assert world.group.subscribed_topics() is world.group.subscribed_topics()
+    changes(world, subscribed_names=("c",))
+    assert world.group.subscribed_topics() == {"c"}
+
+
+def test_subscriptions_that_were_leave_no_trace(world: ConsumerWorld) -> None:
+    joins(world, subscribed_names=("ab",))
+    for number in range(50):
+        changes(world, subscribed_names=(f"t{number}",), subscribed_regex=f"r{number}")
+    assert len(world.group._topic_ids) < 10 and len(world.group._questions._asked) < 10
