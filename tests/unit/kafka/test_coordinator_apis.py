@@ -219,6 +219,16 @@ async def test_end_txn(version: int) -> None:
 
 
 @every_version(txn_offset_commit)
+def test_a_transactional_commit_while_its_shard_loads(version: int) -> None:
+    kind = messages.TxnOffsetCommitRequest
+    partition = kind.TxnOffsetCommitRequestTopic.TxnOffsetCommitRequestPartition
+    request = kind(topics=[kind.TxnOffsetCommitRequestTopic(name="a", partitions=[
+        partition(partition_index=0, committed_offset=5, committed_leader_epoch=-1, committed_metadata=None)])])
+    answer = txn_offset_commit.refused(request, version, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    assert answer.topics[0].partitions[0].error_code == (15 if version < 2 else 14)
+
+
+@every_version(txn_offset_commit)
 async def test_txn_offset_commit(version: int) -> None:
     kind = messages.TxnOffsetCommitRequest
     partition = kind.TxnOffsetCommitRequestTopic.TxnOffsetCommitRequestPartition
