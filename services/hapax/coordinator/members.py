@@ -167,8 +167,11 @@ class Members:
         self._timer = None
         if not self._shard.serving:
             return
-        with supervision.contained("group-deadlines", self._shard.shard):
+        try:
             self.carry_out(self._shard.machine.memberships.due(self._now()))
+        except Exception as error:  # deadlines were taken and not carried out: the state is unknown
+            supervision.failed("group-deadlines", error, self._shard.shard)
+            self._shard.resources.on_fault(error)
 
     def _append(self, write: Write) -> None:
         def stored(offset: int) -> None:
