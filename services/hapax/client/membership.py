@@ -260,6 +260,10 @@ class Membership:
         self._event(now)
 
     @property
+    def leaving(self) -> bool:
+        return self._leaving
+
+    @property
     def has_left(self) -> bool:
         """Nothing is owned, and the call by which the member leaves, if any, has been made."""
         return self._left
@@ -313,9 +317,9 @@ class Membership:
         self._event(now)
 
     def next_deadline(self) -> int | None:
-        """When `due` is to be called. It may find nothing to do."""
-        if self._left or self.failure is not None:
-            return None
+        """When `due` is to be called: later than the last event."""
+        if self._left or self._lost or self.failure is not None:
+            return None  # until the program has been told
         times = [self._poll_deadline(), self._fence_at(), self._next_call_at()]
         return min((each for each in times if each is not None), default=None)
 
