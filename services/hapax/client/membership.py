@@ -260,10 +260,6 @@ class Membership:
         self._event(now)
 
     @property
-    def leaving(self) -> bool:
-        return self._leaving
-
-    @property
     def has_left(self) -> bool:
         """Nothing is owned, and the call by which the member leaves, if any, has been made."""
         return self._left

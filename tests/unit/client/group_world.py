@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from random import Random
 
@@ -67,6 +68,7 @@ class Client:
     in_callback: bool = False
     frozen_until: int = 0
     gone: bool = False
+    leaves: bool = False
     timer: int = -1
     changes: int = 0
     """Number of callbacks."""
@@ -94,7 +96,7 @@ class World:
         self.life = 0
         self.log: list[object] = []
         self.down_until = 0
-        self.calls: dict[server.CallId, tuple[Connection, int, m.Call]] = {}
+        self.calls: dict[server.CallId, tuple[Connection, int]] = {}
         self.last_call = 0
         self.clients: list[Client] = []
         self.made = 0
@@ -266,7 +268,7 @@ class World:
                 client.membership.begin_poll(self.now)
                 self.tell(client)
 
-        client.polls = True
+        client.polls = client.leaves = True
         self.say(f"{client.name} leaves")
         self.touch(client, left)
 
@@ -313,7 +315,7 @@ class World:
             return
         self.last_call += 1
         name = server.CallId(self.last_call)
-        self.calls[name] = connection, number, call
+        self.calls[name] = connection, number
         self.say(f"{connection.client.name} -> {call}")
         self.take(self.shard.memberships.call(name, self.request(connection.client, call), self.clock))
 
@@ -355,7 +357,7 @@ class World:
             self.answer(call, answer)
         for write in outcome.writes:
             refused = self.faults and self.random.random() < 0.02
-            self.at(self.now + self.random.randrange(0, 20), lambda write=write: self.store(life, write, refused))  # type: ignore[misc]
+            self.at(self.now + self.random.randrange(0, 20), partial(self.store, life, write, refused))
         deadline = self.shard.memberships.next_deadline()
         if deadline is not None and deadline != self.server_timer:
             self.server_timer = deadline
@@ -381,7 +383,7 @@ class World:
         found = self.calls.pop(call, None)
         if found is None:
             return
-        connection, number, asked = found
+        connection, number = found
         said = self.translated(answer)
         client = connection.client
 
