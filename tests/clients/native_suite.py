@@ -22,6 +22,7 @@ from hapax.client import (
     FatalError,
     FencedError,
     HapaxError,
+    MembershipLostError,
     NewTopic,
     OffsetAndMetadata,
     Producer,
@@ -305,6 +306,49 @@ class NativeSuite:
             await producer.send_offsets({partition: 7}, group)
             await producer.commit()
             assert (await consumer.committed([partition]))[partition].offset == 7
+
+    # --- groups -----------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("protocol", ["classic", "consumer"])
+    async def test_a_group_divides_its_partitions_and_refuses_former_members(
+        self, on: Cluster, protocol: str
+    ) -> None:
+        topic, group = await on.topic(4), unique("g")
+        async with on.producer() as producer:
+            for partition in range(4):
+                await producer.send_and_wait(topic, b"%d" % partition, partition=partition)
+        settings = {"group_id": group, "group_protocol": protocol, "enable_auto_commit": False}
+        first, second = on.consumer(**settings), on.consumer(**settings)
+        read: list[bytes | None] = []
+
+        async def poll_until(shares: list[int], *members: Consumer) -> None:
+            async with asyncio.timeout(60):
+                while sorted(len(member.assignment()) for member in members) != shares:
+                    for records in await asyncio.gather(*(member.poll(100) for member in members)):
+                        read.extend(values(records))
+
+        async with first, on.producer(transactional_id=unique("x")) as producer:
+            first.subscribe([topic])
+            await poll_until([4], first)
+            async with second:
+                second.subscribe(pattern=f"{topic}.*")
+                await poll_until([2, 2], first, second)
+                assert {*first.assignment(), *second.assignment()} == set(await first.partitions(topic))
+                await second.commit({partition: 1 for partition in second.assignment()})
+                former, left = second.group_metadata(), second.assignment()
+                async with producer.transaction():
+                    await producer.send_offsets({partition: 1 for partition in left}, former)
+            with pytest.raises(AbortableError):
+                async with producer.transaction():
+                    await producer.send_offsets({partition: 0 for partition in left}, former)
+            await poll_until([4], first)
+            assert {each.offset for each in (await first.committed(left)).values()} == {1}
+            with pytest.raises(MembershipLostError):
+                await first.commit({TopicPartition(topic, 4): 0})  # type: ignore[dict-item]
+            while len(set(read)) < 4:
+                read += values(await first.poll(1000))
+            await first.unsubscribe()
+            assert first.assignment() == []
 
     async def test_a_zombie_is_fenced_and_told_so(self, on: Cluster) -> None:
         topic, name = await on.topic(), unique("x")

@@ -330,6 +330,8 @@ def test_what_a_subscription_excludes(cluster_factory: ClusterFactory) -> None:
         def assigned(partitions: list[TopicPartition]) -> None:
             with pytest.raises(WrongState, match="must not call poll"):
                 consumer.poll(0)
+            with pytest.raises(WrongState, match="must not call poll"):
+                consumer.unsubscribe()
             polls.append("refused")
             raise ZeroDivisionError
 

@@ -275,13 +275,12 @@ class _OnCallersThread:
         try:
             while (given := self._calls.get()) is not None:
                 self._carry_out(*given)
-            return future.result()
         except BaseException:
-            future.cancel()
-            while not future.done():
-                if self._calls.get() is None:
-                    break
+            future.cancel()  # after Ctrl-C the call ends on the loop as well
+            while self._calls.get() is not None:
+                pass  # the next poll begins these callbacks again
             raise
+        return future.result()
 
     @staticmethod
     def _carry_out(callback: Callable[[], Any], done: asyncio.Future[Any]) -> None:

@@ -58,6 +58,10 @@ class ClassicMembership(Membership):
         self._assignors = tuple(assignors)
         self._cooperative = all(each == COOPERATIVE_STICKY for each in assignors)
         self._member_id = ""
+        self._known_id = ""
+        """The member id under which the member had its last assignment."""
+        self._renamed = False
+        """The coordinator has forgotten the present id once."""
         self._generation = -1
         self._protocol = ""
         self._due = True
@@ -139,10 +143,11 @@ class ClassicMembership(Membership):
     def _next_call_at(self) -> int | None:
         if self._lost or self._expired:
             return None
-        times = []
+        times: list[int] = []
         if not self._beating and self._generation >= 0:
             times.append(self._beat_at)
-        if not self._round and (self._due or self._sync or self._describe):
+        if not self._round and not self._leaving and (
+                self._sync or self._describe or (self._due and not self._must_give_up())):
             times.append(self._retry_at)
         return min(times, default=None)
 
@@ -162,8 +167,8 @@ class ClassicMembership(Membership):
             self._beating = self._call(Beat(self._generation, self._member_id), now)
 
     def _join(self, now: int) -> None:
-        if any(self._to_revoke()) or (self._running is not None and self._running.change is not Change.ASSIGNED):
-            return  # the program gives something up first
+        if self._must_give_up():
+            return
         self._due = False
         self._sync = self._describe = None
         self._watched = None
@@ -176,6 +181,10 @@ class ClassicMembership(Membership):
                 Subscription(topics, owned, self._generation) if name == COOPERATIVE_STICKY else Subscription(topics)))
             for name in self._assignors)
         self._round = self._call(Join(self._member_id, protocols), now)
+
+    def _must_give_up(self) -> bool:
+        """Whether the program has to give something up before the member joins."""
+        return any(self._to_revoke()) or (self._running is not None and self._running.change is not Change.ASSIGNED)
 
     def _farewell(self) -> Call | None:
         member_id, self._member_id = self._member_id, ""
@@ -273,10 +282,13 @@ class ClassicMembership(Membership):
             self._lose(now)
         elif code in COORDINATOR_AWAY:
             self._back_off(now)
+        elif code == ErrorCode.FENCED_INSTANCE_ID and self._was_forgotten():
+            self._lose(now)
         elif code != ErrorCode.NONE:
             self._fail(code, None, True)
         else:
             self._succeeded(now)
+            self._known_id, self._renamed = self._member_id, False
             self._sync = None
             self._alive, self._settled = max(self._alive, sent), sent
             try:
@@ -310,8 +322,19 @@ class ClassicMembership(Membership):
                 if code == ErrorCode.UNKNOWN_MEMBER_ID:
                     self._member_id = ""
                 self._lose(now)
+        elif code == ErrorCode.FENCED_INSTANCE_ID and self._was_forgotten():
+            self._lose(now)
         elif code == ErrorCode.FENCED_INSTANCE_ID or self._round == 0:
             self._fail(code, None, True)
+
+    def _was_forgotten(self) -> bool:
+        """A coordinator that has failed over knows a static member by its former id until the first assignment under
+        the new one is stored. The member then joins as it did at its start, but once only: another process may indeed
+        have its instance id."""
+        if self._renamed or self._member_id == self._known_id:
+            return False
+        self._renamed, self._member_id = True, ""
+        return True
 
     # --- losing ---------------------------------------------------------------------------------------------------
 

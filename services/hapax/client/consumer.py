@@ -117,19 +117,24 @@ class Consumer(Connected):
             except Refusal as refusal:
                 raise FatalError(refusal.reason, code=refusal.code) from None
         names = tuple(sorted(set(topics or ())))
-        self._subscribed = subscribed = Subscribed(names, pattern, on_assigned, on_revoked, on_lost)
+        subscribed = Subscribed(names, pattern, on_assigned, on_revoked, on_lost)
         if self._member is not None:
             self._member.resubscribe(subscribed)
-        elif self._started and not self._closed:
+        self._subscribed = subscribed
+        if self._member is None and self._started and not self._closed:
             self._join(subscribed)
 
     async def unsubscribe(self) -> None:
         """Gives up all partitions, leaves the group, and ends an assignment by `assign`. Raises what a callback
         raised."""
         self._check_usable()
-        self._subscribed = None
-        await self._leave()
-        self._fetcher.assign([])
+        if self._member is not None:
+            self._member.check_callback()
+        try:
+            await self._leave()
+        finally:
+            self._subscribed = None
+            self._fetcher.assign([])
 
     def subscription(self) -> tuple[str, ...] | str | None:
         """Topics, or the pattern, or None."""
@@ -434,6 +439,7 @@ class Consumer(Connected):
     async def _leave(self) -> None:
         member = self._member
         if member is not None:
+            member.check_callback()
             self._leaving = True
             try:
                 await member.leave()

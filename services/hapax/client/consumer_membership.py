@@ -103,7 +103,7 @@ class ConsumerMembership(Membership):
     # --- calls ----------------------------------------------------------------------------------------------------
 
     def _next_call_at(self) -> int | None:
-        return None if self._beating or self._lost or self._expired else max(self._beat_at, self._retry_at)
+        return None if self._beating or self._expired else max(self._beat_at, self._retry_at)
 
     def _go_on(self, now: int) -> None:
         if self._beating or now < self._retry_at:

@@ -109,6 +109,7 @@ class Member:
         self._task = supervision.keep(self._run, "client-member", self._cluster.ports.random)
 
     def resubscribe(self, subscribed: Subscribed) -> None:
+        self.check_callback()
         self._subscribed = subscribed
         self._cluster.follow(subscribed.topics)
         membership = self._membership
@@ -186,8 +187,7 @@ class Member:
 
     @contextmanager
     def _polling(self) -> Iterator[None]:
-        if self._in_callback:
-            raise WrongState("a callback of the subscription must not call poll, subscribe or unsubscribe")
+        self.check_callback()
         self._in_poll = True
         if self._membership is not None:
             self._membership.begin_poll(self._now())
@@ -199,6 +199,11 @@ class Member:
             if self._membership is not None:
                 self._membership.end_poll(self._now())
                 self._pump()
+
+    def check_callback(self) -> None:
+        """Raises WrongState within a callback."""
+        if self._in_callback:
+            raise WrongState("a callback of the subscription must not call poll, subscribe or unsubscribe")
 
     async def _callbacks(self) -> None:
         membership, error = self._membership, None
@@ -309,8 +314,7 @@ class Member:
                 return
             except (PeerError, HapaxError) as error:
                 if isinstance(error, FatalError):
-                    self._error = error
-                    self._fetcher.wake()
+                    self._give_up(error)
                     return
                 self._cluster.forget_coordinator("group", self._group)
             await asyncio.sleep(backoff.seconds())
@@ -370,9 +374,16 @@ class Member:
             log.info("group %r: joining by the %s protocol, because the coordinator answered %s",
                      self._group, self._protocol, failure.code.name)
             self._membership = None
+            self._fetcher.wake()
+            self._pumped.set()
         else:
-            self._error = group_error(self._group, failure.code, failure.reason, self._options["group.instance.id"])
-            self._news = True
+            self._give_up(group_error(
+                self._group, failure.code, failure.reason, self._options["group.instance.id"]))
+
+    def _give_up(self, error: HapaxError) -> None:
+        """Every `poll` raises the error from now on."""
+        self._error = self._error or error
+        self._news = True
         self._fetcher.wake()
         self._pumped.set()
 
@@ -385,11 +396,12 @@ class Member:
         try:
             answer = await self._send(call)
         except PeerUnsupported as error:
-            self._error = FatalError(f"joining group {self._group!r}: {error}")
-            self._news = True
-            self._fetcher.wake()
+            self._give_up(FatalError(f"joining group {self._group!r}: {error}"))
             return
         except (PeerError, HapaxError) as error:
+            if isinstance(error, FatalError) and not isinstance(error, WrongState):  # finding the coordinator
+                self._give_up(error)
+                return
             log.debug("group %r: %s", self._group, error)
             self._cluster.forget_coordinator("group", self._group)
             membership.unanswered(number, self._now())

@@ -313,9 +313,9 @@ class Membership:
         self._event(now)
 
     def next_deadline(self) -> int | None:
-        """When `due` is to be called. It may find nothing to do."""
-        if self._left or self.failure is not None:
-            return None
+        """When `due` is to be called: later than the last event."""
+        if self._left or self._lost or self.failure is not None:
+            return None  # until the program has been told
         times = [self._poll_deadline(), self._fence_at(), self._next_call_at()]
         return min((each for each in times if each is not None), default=None)
 

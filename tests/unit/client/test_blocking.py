@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import inspect
+import threading
 from typing import Any
 
 import pytest
@@ -85,3 +86,50 @@ def test_an_overridden_method_is_called() -> None:
     writer = blocking.MultiWriter({"bootstrap.servers": "127.0.0.1:1"}, "id").writer(joined)
     with pytest.raises(WrongState, match="a writer does not decide"):
         writer.commit()
+
+
+def test_a_callback_runs_on_the_thread_that_waits() -> None:
+    here = blocking._OnCallersThread()
+    threads: list[threading.Thread] = []
+
+    def told(partitions: list[client.TopicPartition]) -> None:
+        threads.append(threading.current_thread())
+        assert blocking.run(asyncio.sleep(0, "a blocking call")) == "a blocking call"
+        if not partitions:
+            raise ZeroDivisionError
+
+    wrapped = here.wrapped(told)
+    assert wrapped is not None
+
+    async def poll(partitions: list[client.TopicPartition]) -> str:
+        await wrapped(partitions)  # type: ignore[misc]
+        return "records"
+
+    one = [client.TopicPartition("t", 0)]  # type: ignore[arg-type]
+    assert here.run(poll(one)) == "records"
+    with pytest.raises(ZeroDivisionError):
+        here.run(poll([]))
+    assert here.run(poll(one)) == "records"
+    assert threads == [threading.current_thread()] * 3
+
+
+def test_a_callback_that_is_interrupted_ends_the_call_and_leaves_nothing_behind() -> None:
+    here = blocking._OnCallersThread()
+    ended = threading.Event()
+
+    def interrupted(partitions: list[client.TopicPartition]) -> None:
+        raise KeyboardInterrupt
+
+    wrapped = here.wrapped(interrupted)
+    assert wrapped is not None
+
+    async def poll() -> None:
+        try:
+            await wrapped([])  # type: ignore[misc]
+        finally:
+            ended.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        here.run(poll())
+    assert ended.wait(20)
+    assert here.run(asyncio.sleep(0, "next")) == "next"

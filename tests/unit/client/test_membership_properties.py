@@ -1,0 +1,89 @@
+"""Memberships of the native client under faults: no partition has two owners, and afterwards each has one."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from unit.client.group_world import BEAT_MS, POLL_MS, SESSION_MS, Client, World
+
+PROTOCOLS = ("cooperative", "eager", "consumer")
+HISTORIES = 25
+FAULTY_MS = 120_000
+
+
+def history(seed: int, protocol: str) -> World:
+    world = World(seed, protocol)
+    random = world.random
+    instances: dict[str, Client | None] = {}
+    for number in range(2):
+        world.new_client(f"i{number}" if random.random() < 0.3 else None)
+    for client in world.clients:
+        if client.instance_id:
+            instances[client.instance_id] = client
+
+    def living() -> list[Client]:
+        return [each for each in world.clients if not each.gone]
+
+    over = False
+
+    def fault() -> None:
+        if over:
+            return
+        chance = random.random()
+        alive = living()
+        if not alive or (chance < 0.15 and len(alive) < 4):
+            free = [name for name, user in instances.items() if user is None or user.gone]
+            if free and random.random() < 0.7:
+                instances[free[0]] = world.new_client(free[0])
+            else:
+                world.new_client()
+        elif chance < 0.25 and len(alive) > 1:
+            world.leave(random.choice(alive))
+        elif chance < 0.35 and len(alive) > 1:
+            world.crash(random.choice(alive))
+        elif chance < 0.5:
+            client = random.choice(alive)
+            client.frozen_until = world.now + random.randrange(0, 2 * SESSION_MS)
+            world.say(f"{client.name} stands still until {client.frozen_until}")
+        elif chance < 0.6:
+            client = random.choice(alive)
+            client.polls = False
+            world.say(f"{client.name} does not poll")
+            world.at(world.now + random.randrange(0, 2 * POLL_MS), lambda: setattr(client, "polls", True))
+        elif chance < 0.75:
+            world.fail_over()
+        elif chance < 0.78 and "c" not in world.topics.names:
+            world.topics.add("c", 1)
+            world.topics.add("a", 4)
+        elif chance < 0.9:
+            client = random.choice(alive)
+            for connection in list(client.connections.values()):
+                world.break_connection(connection)
+        world.at(world.now + random.randrange(100, 8_000), fault)
+
+    world.at(world.now + 2_000, fault)
+    world.hear_of_topics()
+    world.run(FAULTY_MS)
+    world.faults = False
+    if all(each.gone or each.leaves for each in world.clients):
+        world.new_client()
+    over = True
+    return world
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_no_partition_has_two_owners_and_in_the_end_each_has_one(protocol: str) -> None:
+    for seed in range(HISTORIES):
+        world = history(seed, protocol)
+        for client in world.clients:
+            client.polls = True
+        world.run(FAULTY_MS + 3 * SESSION_MS + 3 * POLL_MS)
+        living = [each for each in world.clients if not each.gone and not each.leaves]
+        partitions = {(name, p) for name in ("a", "b") for p in range(world.topics.names[name].partitions)}
+        owned = Counter(each for client in living for each in client.holds(world.now))
+        assert owned == Counter(dict.fromkeys(partitions, 1)), world.told(f"seed {seed}: {owned}")
+        before = [client.changes for client in living]
+        world.run(world.now + 10 * BEAT_MS)
+        assert [client.changes for client in living] == before, world.told(f"seed {seed}: not stable")
