@@ -74,7 +74,7 @@ MUTANTS = (
         _TESTS,
     ),
     Mutant(
-        "a copy that begins anew keeps the note of the former one", "DeleteRecords", "broker/log_start.py",
+        "a copy that is made again keeps the note of the former one", "DeleteRecords", "broker/log_start.py",
         "            folder.remove(LOG_START)\n",
         "            pass\n",
         _TESTS,

@@ -57,7 +57,7 @@ MUTANTS: Final = (
         (_PROPERTIES,),
     ),
     Mutant(
-        "after a loss commits are made by nobody", "a zombie commits (KIP-447)", "client/membership.py",
+        "after a loss commits name no member", "a zombie commits (KIP-447)", "client/membership.py",
         "        self._lost = True\n        self._abandon()\n        self._end_loss(now)",
         "        self._lost = True\n        self._identity = Identity(-1, \"\", None)\n        self._abandon()\n"
         "        self._end_loss(now)",
