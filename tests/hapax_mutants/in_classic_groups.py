@@ -18,6 +18,24 @@ MUTANTS = (
         (SCENARIOS,),
     ),
     Mutant(
+        "classic: an assignment is handed out before its record is stored", "decide, persist, replay", CLASSIC,
+        "            self._write(value, Assigned(), outcome)\n",
+        "            given = dict(request.assignments)\n"
+        "            for each in self._roster:\n"
+        "                if each.syncing is not None:\n"
+        "                    each.assignment = given.get(each.member_id, b\"\")\n"
+        "                    outcome.answers.append((each.syncing, self._assignment(each)))\n"
+        "                    each.syncing = None\n"
+        "            self._write(value, Assigned(), outcome)\n",
+        (SCENARIOS, PROPERTIES),
+    ),
+    Mutant(
+        "classic: a transaction of a former generation commits positions", "KIP-447", CLASSIC,
+        "        if generation != self._generation:\n            raise Refusal(ErrorCode.ILLEGAL_GENERATION, f\"the group",
+        "        if generation != self._generation and not transactional:\n            raise Refusal(ErrorCode.ILLEGAL_GENERATION, f\"the group",
+        (SCENARIOS,),
+    ),
+    Mutant(
         "classic: a static member is replaced before its record is stored", "KIP-345", CLASSIC,
         "        if self._state is ClassicState.STABLE and roster.choose_protocol((former, member)) == self._protocol:\n",
         "        if self._state is ClassicState.STABLE and roster.choose_protocol((former, member)) == self._protocol:\n"

@@ -12,6 +12,8 @@ from hapax_mutants.mutant import explore, sim
 _KEYS: Final = "--hours 0.03 --scene keys"
 _REST: Final = (sim("1-8", "--hours 0.03 --scene rest"),)
 
+_GROUPS: Final = (sim("1-4", "--hours 0.01 --scene groups --faults-every 8"),)
+
 MACHINES: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     ("a leader tells its end from memory",): (sim("5", "--hours 0.16 --scene cut-off"),),
     ("a transaction's timer that fires early is never set again",): (
@@ -41,6 +43,9 @@ MACHINES: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     ("acks=0 overtakes what waits for the connection",): (sim("1-4", "--hours 0.02 --scene weak"),),
     ("a folder is believed by the setting of the process that finds it",): (sim("1", "--hours 0.02 --scene alone"),),
     ("who left a leader that died is not remembered",): (sim("941011", "--hours 0.03 --scene durability"),),
+    ("classic: a transaction of a former generation commits positions",): _GROUPS,
+    ("a partition is free as soon as its member was told to give it up",): _GROUPS,
+    ("a heartbeat that lists nothing confirms a revocation",): _GROUPS,
     ("an abort overtakes the registration of its partitions",): (explore("timers"),),
     ("an answer leaves before its record is durable",): (explore("elections"),),
     ("followers that lag count for nothing",): (explore("elections"),),

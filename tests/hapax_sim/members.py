@@ -49,8 +49,13 @@ class Watch(Protocol):
     """Learns what all members know, outside of their processes."""
 
     def told(self, member: Member, told: Told) -> None: ...
-    def gave_up(self, member: Member, partitions: Iterable[int]) -> None:
-        """Called before the request that says so is sent, or when the member learns that it has been removed."""
+    def lost(self, member: Member, partitions: Iterable[int]) -> None:
+        """The program must not use them any more."""
+        ...
+
+    def released(self, member: Member, partitions: Iterable[int]) -> None:
+        """From now on the coordinator may give them to others: the request that says so is about to be sent, or the
+        coordinator had removed the member."""
         ...
 
 
@@ -104,16 +109,20 @@ class Member:
 
     def _hold(self, partitions: frozenset[int], sent_at: float) -> None:
         """The coordinator said that these are all."""
-        self._give_up(self.held.keys() - partitions)
+        self._lose(self.held.keys() - partitions)
         self._serial += 1
         self.held = {p: self.held.get(p, self._serial) for p in sorted(partitions)}
         self.watch.told(self, Told(self.epoch, partitions, sent_at + SESSION_MS / 1000, self._address))
 
-    def _give_up(self, partitions: Iterable[int]) -> None:
+    def _lose(self, partitions: Iterable[int]) -> None:
         lost = sorted(set(partitions) & self.held.keys())
         if lost:
             self.held = {p: serial for p, serial in self.held.items() if p not in lost}
-            self.watch.gave_up(self, lost)
+            self.watch.lost(self, lost)
+
+    def _give_up_all(self) -> None:
+        self._lose(self.held)
+        self.watch.released(self, range(self.partitions))
 
     # --- calls
 
@@ -183,7 +192,7 @@ class ClassicMember(Member):
                 await self._pause(0.05, 0.5)
 
     async def leave(self) -> None:
-        self._give_up(self.held)
+        self._give_up_all()
         Leaving = messages.LeaveGroupRequest
         self._forget()  # a JoinGroup that waits would hold the answer back
         with contextlib.suppress(Unanswered):
@@ -192,7 +201,7 @@ class ClassicMember(Member):
         self.member_id, self.epoch = "", self.FIRST_EPOCH
 
     async def _join(self) -> Any:
-        self._give_up(self.held)
+        self._give_up_all()
         Join = messages.JoinGroupRequest
         metadata = struct.pack(">hih", 0, 1, len(self.topic)) + self.topic.encode() + struct.pack(">i", -1)
         answer = await self._call(Join(
@@ -262,7 +271,8 @@ class ClassicMember(Member):
 
 
 class ConsumerMember(Member):
-    """KIP-848. Gives up what it is told to, and confirms it with the next heartbeat."""
+    """KIP-848. Its program loses at once what it is told to give up. Some heartbeats later the member confirms it, as
+    if callbacks ran meanwhile."""
 
     FIRST_EPOCH = 0
 
@@ -270,6 +280,9 @@ class ConsumerMember(Member):
         super().__init__(*args)
         self.member_id = str(uuid.UUID(int=self.life.rng.getrandbits(128), version=4))
         self._topic_id: Any = None
+        self._revoked: set[int] = set()
+        """What it was told to give up and has not confirmed."""
+        self._confirms_at = 0.0
         self._in_full = True
         """The next heartbeat carries everything: at the beginning, after a change and after a lost answer."""
 
@@ -284,18 +297,19 @@ class ConsumerMember(Member):
     async def leave(self) -> None:
         """A static member keeps its place until its session ends, now and then."""
         pauses = self.instance_id is not None and self.life.rng.random() < 0.7
-        self._give_up(self.held)
+        self._start_over()
         with contextlib.suppress(Unanswered):
             await self._call(self._heartbeat(_PAUSES if pauses else _LEAVES), 1)
-        self._start_over()
 
     async def _once(self) -> None:
         sent_at = self._now()
+        if self._revoked and sent_at > self._confirms_at:
+            self.watch.released(self, self._revoked)
+            self._revoked, self._in_full = set(), True
         in_full, self._in_full = self._in_full, False
         answer = await self._call(self._heartbeat(self.epoch, in_full or self.epoch == 0), 1)
         code = answer.error_code
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH):
-            self._give_up(self.held)
             self._start_over()
         elif code == ErrorCode.UNRELEASED_INSTANCE_ID:
             self._in_full = True
@@ -309,15 +323,22 @@ class ConsumerMember(Member):
                 for each in answer.assignment.topic_partitions:
                     self._topic_id = each.topic_id
                 partitions = frozenset(p for each in answer.assignment.topic_partitions for p in each.partitions)
-                self._in_full = True
+                revoked = self.held.keys() - partitions
+                if revoked and not self._revoked:
+                    self._confirms_at = self._now() + max(0.0, self.life.rng.uniform(-1.0, 2.0))
+                self._revoked = (self._revoked | revoked) - partitions
+                self._in_full = not self._revoked
             self._hold(partitions, sent_at)
 
     def _start_over(self) -> None:
+        self._give_up_all()
         self.epoch, self._in_full = 0, True
+        self._revoked = set()
 
     def _heartbeat(self, epoch: int, in_full: bool = False) -> Any:
         Request = messages.ConsumerGroupHeartbeatRequest
-        owned = [Request.TopicPartitions(topic_id=self._topic_id, partitions=list(self.held))] if self.held else []
+        numbers = sorted(self.held.keys() | self._revoked)
+        owned = [Request.TopicPartitions(topic_id=self._topic_id, partitions=numbers)] if numbers else []
         return Request(
             group_id=self.group, member_id=self.member_id, member_epoch=epoch, instance_id=self.instance_id,
             rack_id=None, rebalance_timeout_ms=REBALANCE_MS if in_full else -1,

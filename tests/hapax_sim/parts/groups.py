@@ -134,6 +134,9 @@ class Groups:
         if former is None or _number(former[0]) <= _number(member):
             group.told[member.life.name] = (member, told)
         now = member.life.recorder.loop.time()
+        for holders in group.alive.values():
+            if member.key in holders:
+                holders[member.key] = told
         for partition in sorted(told.partitions):
             owner = group.owners.setdefault((partition, told.epoch), member.key)
             if owner != member.key:
@@ -165,12 +168,13 @@ class Groups:
             member.life.recorder.counts[MOVED] += 1
         group.moving.discard(partition)
 
-    def gave_up(self, member: Member, partitions: Iterable[int]) -> None:
+    def lost(self, member: Member, partitions: Iterable[int]) -> None:
         group = self._group(member)
+        group.moving.update(p for p in partitions if member.life.name in group.open.get(p, ()))
+
+    def released(self, member: Member, partitions: Iterable[int]) -> None:
         for partition in partitions:
-            group.alive.get(partition, {}).pop(member.key, None)
-            if member.life.name in group.open.get(partition, ()):
-                group.moving.add(partition)
+            self._group(member).alive.get(partition, {}).pop(member.key, None)
 
     def _group(self, member: Member) -> _Group:
         return next(group for group in self.groups.values() if group.name == member.group)
