@@ -111,8 +111,8 @@ MUTANTS = (
     ),
     Mutant(
         "classic: sessions do not run after a failover", "rule 14", CLASSIC,
-        "        for member in self._roster:\n            self._renew(member, now)\n        if len(self._roster) > self._limits.max_size:\n",
-        "        if len(self._roster) > self._limits.max_size:\n",
+        "        for member in self._roster:\n            self._renew(member, now)\n        if len(self._roster) > self._limits.max_size or",
+        "        if len(self._roster) > self._limits.max_size or",
         (SCENARIOS,),
     ),
     Mutant(

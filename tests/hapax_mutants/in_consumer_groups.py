@@ -65,8 +65,8 @@ MUTANTS = (
     ),
     Mutant(
         "topics count as compared though the write was refused", "decide, persist, replay", "core/group/consumer.py",
-        "        if draft.records:\n            return self._write(_UnderWay(draft.records, call, answer, compared=topics.version, regexes=regexes))\n        self._compared = topics.version\n",
-        "        self._compared = topics.version\n        if draft.records:\n            return self._write(_UnderWay(draft.records, call, answer, compared=topics.version, regexes=regexes))\n",
+        "        if draft.records:\n            return self._write(UnderWay(draft.records, call, answer, compared=topics.version, regexes=regexes))\n        self._compared = topics.version\n",
+        "        self._compared = topics.version\n        if draft.records:\n            return self._write(UnderWay(draft.records, call, answer, compared=topics.version, regexes=regexes))\n",
         (SCENARIOS,),
     ),
     Mutant(
@@ -101,8 +101,8 @@ MUTANTS = (
     ),
     Mutant(
         "the assignor runs at every change", "KIP-848", "core/group/consumer.py",
-        "        if state.target_timestamp and 0 <= since < self.limits.consumer_assignment_interval_ms:\n            return\n",
-        "",
+        "        return not (state.target_timestamp and 0 <= since < self.limits.consumer_assignment_interval_ms)\n",
+        "        return True\n",
         (SCENARIOS,),
     ),
     Mutant(

@@ -336,3 +336,56 @@ def test_the_command_shows_members(cluster_factory: ClusterFactory, members: lis
     assert shown.exit_code == 0, shown.output
     described = json.loads(shown.stdout)
     assert described["members"][0]["assigned"] == [f"{topic}-0", f"{topic}-1"]
+
+
+@pytest.mark.parametrize("assignor", ["cooperative-sticky", "range"])
+def test_members_of_both_protocols_share_the_partitions(
+    cluster_factory: ClusterFactory, members: list[Member], assignor: str
+) -> None:
+    """A group changes its protocol while it works, there and back. Every record is read, and who is left has all."""
+    cluster = cluster_factory(coordinators=2, settings=FAST)
+    topic = new_topic(cluster.bootstrap, 6)
+    admin = AdminClient({"log_level": 0, "bootstrap.servers": cluster.bootstrap})
+    sent: list[bytes] = []
+
+    def types() -> list[str]:
+        found = admin.list_consumer_groups().result(30).valid
+        return [each.type.name for each in found if each.group_id == "g"]
+
+    def check(partitions: int, kind: str) -> None:
+        wait_until(lambda: shared(members, partitions), f"share of {len(members)} members")
+        wait_until(lambda: types() == [kind], f"group of type {kind}")
+        sent.extend(produce(cluster.bootstrap, topic, len(sent), 300, partitions))
+        wait_until(lambda: set(sent) <= read_by | {v for m in members for v in m.values}, "record")
+        wait_until(lambda: committed(cluster.bootstrap, topic, 6) == ends(cluster.bootstrap, topic, 6), "commit")
+
+    def close(member: Member) -> None:
+        members.remove(member)
+        member.close()
+        read_by.update(member.values)
+
+    read_by: set[bytes | None] = set()
+    for _ in range(2):
+        members.append(Member(cluster.bootstrap, "g", topic, "classic", **{"partition.assignment.strategy": assignor}))
+    check(6, "CLASSIC")
+    members.append(Member(cluster.bootstrap, "g", topic, "consumer"))
+    check(6, "CONSUMER")
+    cluster.kill("coordinator-0")
+    cluster.start("coordinator-0")
+    cluster.wait_ready()
+    check(6, "CONSUMER")
+    members.append(Member(cluster.bootstrap, "g", topic, "classic", **{"partition.assignment.strategy": assignor}))
+    check(6, "CONSUMER")
+
+    def stable() -> bool:
+        described = admin.describe_consumer_groups(["g"])["g"].result(30)
+        return len(described.members) == 4 and described.state is ConsumerGroupState.STABLE
+
+    wait_until(stable, "group that has settled")
+    close(members[2])
+    check(6, "CLASSIC")
+    members.append(Member(cluster.bootstrap, "g", topic, "consumer"))
+    check(6, "CONSUMER")
+    while members:
+        close(members[0])
+    assert len(set(sent)) == len(sent)

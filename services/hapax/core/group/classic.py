@@ -25,6 +25,7 @@ from typing import Final
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.deadlines import Deadline, Deadlines
 from hapax.core.group.descriptions import ClassicDescription, DescribedClassicMember
+from hapax.core.group.refusals import APPEND_REFUSALS
 from hapax.core.group.roster import SESSION, Member, member_value
 from hapax.core.group.rounds import (
     ASSIGNMENTS,
@@ -65,23 +66,11 @@ _BATCHED_LEAVE_SINCE: Final = 3
 _PROTOCOL_IN_SYNC_SINCE: Final = 5
 _SKIPS_ASSIGNMENT_SINCE: Final = 9
 
-_APPEND_REFUSALS: Final = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-"""The append's error -> the one that a group's member understands."""
-
 
 class ClassicGroup(Rounds):
     """Not thread-safe: one event at a time, and while a write is under way only heartbeats and queries."""
 
-    __slots__ = ("_known_topics", "exists")
+    __slots__ = ("_has_to_meet", "_known_topics", "exists")
 
     def __init__(self, group_id: str, limits: GroupLimits, deadlines: Deadlines) -> None:
         super().__init__(group_id, limits, deadlines)
@@ -89,6 +78,8 @@ class ClassicGroup(Rounds):
         """The log has a record of the group."""
         self._known_topics: tuple[tuple[bytes, ...], frozenset[str] | None] | None = None
         """The subscriptions that were decoded last, and their topics."""
+        self._has_to_meet = False
+        """The members of the last record have not met in a round of this protocol."""
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
@@ -227,6 +218,7 @@ class ClassicGroup(Rounds):
         self._state = ClassicState.STABLE if value.members else ClassicState.EMPTY
         self._initial = False
         self._unsaved = False
+        self._has_to_meet = value.leader is None
         self._subscriptions = tuple(member.subscription for member in value.members)
 
     def stored(self, now: Now) -> Outcome:
@@ -251,7 +243,7 @@ class ClassicGroup(Rounds):
         """The write under way is certainly not in the log."""
         outcome = Outcome()
         under_way, self._under_way = self._under_way, None
-        code = _APPEND_REFUSALS.get(code, code)
+        code = APPEND_REFUSALS.get(code, code)
         if isinstance(under_way, Made):
             refuse_join(under_way.call, code, NO_MEMBER, outcome)
         elif isinstance(under_way, Assigned):
@@ -271,11 +263,12 @@ class ClassicGroup(Rounds):
         return outcome
 
     def loaded(self, now: Now) -> Outcome:
-        """The shard begins to serve. Every member gets a whole session to come back."""
+        """The shard begins to serve, or the group has come from the consumer protocol. Every member gets a whole
+        session to come back."""
         outcome = Outcome()
         for member in self._roster:
             self._renew(member, now)
-        if len(self._roster) > self._limits.max_size:
+        if len(self._roster) > self._limits.max_size or (self._has_to_meet and len(self._roster)):
             self._begin_round(now, outcome)
         return outcome
 
@@ -321,6 +314,11 @@ class ClassicGroup(Rounds):
     @property
     def generation(self) -> int:
         return self._generation
+
+    @property
+    def protocol(self) -> str | None:
+        """That the last round chose."""
+        return self._protocol
 
     @property
     def protocol_type(self) -> str:

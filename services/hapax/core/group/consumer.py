@@ -33,11 +33,15 @@ from hapax.core.group.consumer_state import ConsumerState, Draft, Subscription, 
 from hapax.core.group.deadlines import Deadline, Deadlines
 from hapax.core.group.descriptions import ConsumerDescription, DescribedConsumer
 from hapax.core.group.expressions import Questions, check_expression
+from hapax.core.group.migration import downgraded
 from hapax.core.group.offsets import NO_MEMBER
 from hapax.core.group.reconciliation import STABLE, UNREVOKED, Current, Goal, reconcile
+from hapax.core.group.refusals import instead_of
 from hapax.core.group.values import (
     NO_PARTITIONS,
+    Answer,
     CallId,
+    ClassicGroupRecord,
     ConsumerGroupHeartbeat,
     ConsumerHeartbeatAnswer,
     CurrentRecord,
@@ -73,12 +77,12 @@ FIRST_VERSION_WITH_MEMBER_EPOCHS: Final = 9
 
 
 @dataclass(slots=True)
-class _UnderWay:
+class UnderWay:
     """The decision whose write is not durable yet."""
 
     records: Sequence[MembershipRecord]
     call: CallId | None = None
-    answer: ConsumerHeartbeatAnswer | None = None
+    answer: Answer | None = None
     retry: Deadline | None = None
     """The timer that made the decision."""
     compared: int | None = None
@@ -94,7 +98,7 @@ class ConsumerGroup:
         self.limits = limits
         self._deadlines = deadlines
         self._state = ConsumerState()
-        self._under_way: _UnderWay | None = None
+        self._under_way: UnderWay | None = None
         self._compared: int | None = None
         """Version of the topics at which the metadata hash was last compared with them."""
         self._topic_ids: dict[Subscription, frozenset[TopicId]] = {}
@@ -156,8 +160,7 @@ class ConsumerGroup:
             return Outcome()
         draft = Draft(self._state)
         self._remove(draft, member_id)
-        self._raise_epoch(draft, topics)
-        return self._write(_UnderWay(draft.records, retry=deadline, compared=topics.version))
+        return self._write(UnderWay(self._without(draft, topics, now), retry=deadline, compared=topics.version))
 
     def resolved(self, regex: str, topics: tuple[str, ...], version: int, now: Now) -> Outcome:
         """The names of the topics that match, in any order."""
@@ -170,7 +173,7 @@ class ConsumerGroup:
         draft.add(RegexRecord(self.group_id, regex, RegexValue(matching, version, now.wall)))
         # The hash is compared at the next heartbeat, which knows the topics.
         draft.add(GroupEpochRecord(self.group_id, GroupEpochValue(state.epoch + 1, state.metadata_hash)))
-        return self._write(_UnderWay(draft.records))
+        return self._write(UnderWay(draft.records))
 
     def stored(self, now: Now) -> Outcome:
         under_way, self._under_way = self._under_way, None
@@ -200,7 +203,7 @@ class ConsumerGroup:
         if retry is not None and self._deadlines.get(retry) is None:  # a session may have been renewed since
             self._deadlines.set(retry, Millis(now.monotonic + RETRY_MS))
         if under_way.call is not None and under_way.answer is not None:
-            outcome.answers.append((under_way.call, ConsumerHeartbeatAnswer(code, None, under_way.answer.member_id)))
+            outcome.answers.append((under_way.call, instead_of(under_way.answer, code)))
         return outcome
 
     def replay(self, record: MembershipRecord) -> None:
@@ -341,24 +344,18 @@ class ConsumerGroup:
         draft = Draft(self._state)
         member_id = self._admit(draft, request, owned)
         before = draft.state.current(member_id)
-        changed, raises = self._update_member(draft, member_id, request)
-        if raises:
-            self._raise_epoch(draft, topics)
-        elif topics.version != self._compared:
-            self._compare_metadata(draft, topics)
-        self._maybe_assign(draft, topics, now)
-        after = self._reconcile(draft, member_id, owned, changed, topics)
+        value = _said(request, draft.state.members.get(member_id))
+        after = self._lead(draft, member_id, value, owned, topics, now)
         tells = request.member_epoch == JOIN or is_full(request) or after.assigned.keys() != before.assigned.keys()
         answer = ConsumerHeartbeatAnswer(
             ErrorCode.NONE, None, member_id, after.epoch, self.limits.consumer_heartbeat_interval_ms,
             frozenset(after.assigned) if tells else None,
         )
-        value = draft.state.members[member_id]
         regexes = self._ask(self._questions.due(draft.state, value, topics, now), topics, now)
         if member_id in self._state.members:
             self._renew(member_id, value, now)
         if draft.records:
-            return self._write(_UnderWay(draft.records, call, answer, compared=topics.version, regexes=regexes))
+            return self._write(UnderWay(draft.records, call, answer, compared=topics.version, regexes=regexes))
         self._compared = topics.version
         return Outcome(answers=[(call, answer)], regexes=regexes)
 
@@ -367,9 +364,9 @@ class ConsumerGroup:
         self._check_exists()
         if request.instance_id is not None:
             self._check_instance(request.instance_id, member_id)
-        elif member_id not in state.members:
-            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is no member of the group")
+        self._check_member(member_id)
         draft = Draft(state)
+        records: Sequence[MembershipRecord] = draft.records
         if request.member_epoch == PAUSE:
             current = state.current(member_id)
             # A process that comes back under this instance id has the partitions from epoch 0 on. What the member had
@@ -380,12 +377,12 @@ class ConsumerGroup:
             self._renew(member_id, state.members[member_id], now)
         else:
             self._remove(draft, member_id)
-            self._raise_epoch(draft, topics)
+            records = self._without(draft, topics, now)
         answer = ConsumerHeartbeatAnswer(
             ErrorCode.NONE, None, member_id, request.member_epoch, self.limits.consumer_heartbeat_interval_ms)
-        if not draft.records:
+        if not records:
             return Outcome(answers=[(call, answer)])
-        return self._write(_UnderWay(draft.records, call, answer))
+        return self._write(UnderWay(records, call, answer))
 
     def _admit(self, draft: Draft, request: ConsumerGroupHeartbeat, owned: Partitions | None) -> str:
         """Checks who it is. Returns the id under which the member is in the group, or joins it."""
@@ -408,15 +405,16 @@ class ConsumerGroup:
         elif instance_id is not None:
             former = state.instances.get(instance_id)
             if former is not None and former != member_id:
+                if state.current(former).epoch != PAUSE and state.members[former].classic is None:
+                    raise Refusal(
+                        ErrorCode.UNRELEASED_INSTANCE_ID,
+                        f"{former!r} is in the group with this instance id, and has not left")
                 self._take_over(draft, member_id, former)
         return member_id
 
     def _take_over(self, draft: Draft, member_id: str, former: str) -> None:
         """A static member is back under another id: it goes on where the former was."""
         current, value = self._state.current(former), self._state.members[former]
-        if current.epoch != PAUSE and value.classic is None:
-            raise Refusal(
-                ErrorCode.UNRELEASED_INSTANCE_ID, f"{former!r} is in the group with this instance id, and has not left")
         if member_id in self._state.members:
             self._remove(draft, member_id)
         target = draft.state.targets.get(former)
@@ -427,23 +425,22 @@ class ConsumerGroup:
         taken = Current(JOIN, 0, STABLE, current.assigned)
         draft.add(CurrentRecord(self.group_id, member_id, taken.value()))
 
-    def _update_member(self, draft: Draft, member_id: str, request: ConsumerGroupHeartbeat) -> tuple[bool, bool]:
+    def _lead(
+        self, draft: Draft, member_id: str, value: MemberValue, owned: Partitions | None, topics: Topics, now: Now
+    ) -> Current:
+        """Takes over what the member says of itself, and leads it on towards its target."""
+        changed, raises = self._update_member(draft, member_id, value)
+        if raises:
+            self._raise_epoch(draft, topics)
+        elif topics.version != self._compared:
+            self._compare_metadata(draft, topics)
+        self._maybe_assign(draft, topics, now)
+        return self._reconcile(draft, member_id, owned, changed, topics)
+
+    def _update_member(self, draft: Draft, member_id: str, value: MemberValue) -> tuple[bool, bool]:
         """Returns (whether the subscription has changed, whether the group's epoch has to rise)."""
         state = draft.state
         former = state.members.get(member_id)
-        names = None if request.subscribed_names is None else tuple(sorted(set(request.subscribed_names)))
-        value = MemberValue(
-            request.instance_id if request.instance_id is not None else former and former.instance_id,
-            request.rack_id if request.rack_id is not None else former and former.rack_id,
-            request.client_id,
-            request.client_host,
-            names if names is not None else former.subscribed_names if former else (),
-            (request.subscribed_regex or None) if request.subscribed_regex is not None
-            else former and former.subscribed_regex,
-            request.rebalance_timeout_ms if request.rebalance_timeout_ms != UNCHANGED
-            else former.rebalance_timeout_ms if former else 0,
-            request.server_assignor if request.server_assignor is not None else former and former.server_assignor,
-        )
         raises = state.epoch == 0 or len(state.members) < len(self._state.members)
         if value == former:
             return False, raises
@@ -479,10 +476,7 @@ class ConsumerGroup:
 
     def _maybe_assign(self, draft: Draft, topics: Topics, now: Now) -> None:
         state, group = draft.state, self.group_id
-        if state.epoch == state.target_epoch:
-            return
-        since = now.wall - state.target_timestamp
-        if state.target_timestamp and 0 <= since < self.limits.consumer_assignment_interval_ms:
+        if state.epoch == state.target_epoch or not self._may_assign(state, now):
             return
         subscribers = []
         wanted: set[TopicId] = set()
@@ -497,6 +491,11 @@ class ConsumerGroup:
             if state.targets.get(member_id) != partitions:
                 draft.add(TargetRecord(group, member_id, partitions))
         draft.add(TargetEpochRecord(group, TargetEpochValue(draft.state.epoch, now.wall)))
+
+    def _may_assign(self, state: ConsumerState, now: Now) -> bool:
+        """The assignor has not run within the interval."""
+        since = now.wall - state.target_timestamp
+        return not (state.target_timestamp and 0 <= since < self.limits.consumer_assignment_interval_ms)
 
     def _reconcile(
         self, draft: Draft, member_id: str, owned: Partitions | None, subscription_changed: bool, topics: Topics
@@ -517,6 +516,15 @@ class ConsumerGroup:
             draft.add_last(CurrentRecord(self.group_id, member_id, following.value()))
         return following
 
+    def _without(self, draft: Draft, topics: Topics, now: Now) -> Sequence[MembershipRecord]:
+        """The records of a draft that has removed members: the group's next epoch, or, where only members of the
+        classic protocol are left, a group of that protocol."""
+        value = downgraded(draft.state, self.limits, topics, now)
+        if value is not None:
+            return (*self.tombstones(), ClassicGroupRecord(self.group_id, value))
+        self._raise_epoch(draft, topics)
+        return draft.records
+
     def _remove(self, draft: Draft, member_id: str) -> None:
         regex = draft.state.members[member_id].subscribed_regex
         self._remove_records(draft, member_id)
@@ -531,7 +539,7 @@ class ConsumerGroup:
         if regex and regex in draft.state.regexes and not draft.state.uses(regex):
             draft.add(RegexRecord(self.group_id, regex, None))
 
-    def _write(self, under_way: _UnderWay) -> Outcome:
+    def _write(self, under_way: UnderWay) -> Outcome:
         assert self._under_way is None, "one write at a time"
         self._under_way = under_way
         return Outcome(writes=[Write(self.group_id, tuple(under_way.records))])
@@ -542,6 +550,13 @@ class ConsumerGroup:
         if self._state.epoch == 0:
             raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {self.group_id!r}")
 
+    def _check_member(self, member_id: str) -> None:
+        value = self._state.members.get(member_id)
+        if value is None:
+            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is no member of the group")
+        if value.classic is not None:
+            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} speaks the classic protocol")
+
     def _check_instance(self, instance_id: str, member_id: str) -> None:
         holder = self._state.instances.get(instance_id)
         if holder is None:
@@ -550,8 +565,7 @@ class ConsumerGroup:
             raise Refusal(ErrorCode.FENCED_INSTANCE_ID, f"{holder!r} has joined with this instance id since")
 
     def _check_epoch(self, member_id: str, epoch: int, owned: Partitions | None) -> None:
-        if member_id not in self._state.members:
-            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is no member of the group")
+        self._check_member(member_id)
         current = self._state.current(member_id)
         if epoch == current.epoch:
             return
@@ -614,9 +628,10 @@ class ConsumerGroup:
     def _set_rebalance_timer(self, member_id: str, now: Now) -> None:
         """After each step of a member: it has until then to give up what it was told to, counted from its last step."""
         key = Deadline(self.group_id, REBALANCE, member_id)
-        if self._state.current(member_id).state == UNREVOKED and member_id in self._state.members:
-            timeout_ms = self._state.members[member_id].rebalance_timeout_ms
-            self._deadlines.set(key, Millis(now.monotonic + timeout_ms))
+        value = self._state.members.get(member_id)
+        # Members of the classic protocol have another timer: they act only when a heartbeat has told them to.
+        if self._state.current(member_id).state == UNREVOKED and value is not None and value.classic is None:
+            self._deadlines.set(key, Millis(now.monotonic + value.rebalance_timeout_ms))
         else:
             self._deadlines.clear(key)
 
@@ -630,6 +645,23 @@ class ConsumerGroup:
         """The one that most members prefer, else the first that is configured."""
         configured = self.limits.consumer_assignors
         return max(configured, key=lambda name: state.assignors.get(name, 0))
+
+
+def _said(request: ConsumerGroupHeartbeat, former: MemberValue | None) -> MemberValue:
+    """What the member says of itself. What it leaves out has not changed."""
+    names = None if request.subscribed_names is None else tuple(sorted(set(request.subscribed_names)))
+    return MemberValue(
+        request.instance_id if request.instance_id is not None else former and former.instance_id,
+        request.rack_id if request.rack_id is not None else former and former.rack_id,
+        request.client_id,
+        request.client_host,
+        names if names is not None else former.subscribed_names if former else (),
+        (request.subscribed_regex or None) if request.subscribed_regex is not None
+        else former and former.subscribed_regex,
+        request.rebalance_timeout_ms if request.rebalance_timeout_ms != UNCHANGED
+        else former.rebalance_timeout_ms if former else 0,
+        request.server_assignor if request.server_assignor is not None else former and former.server_assignor,
+    )
 
 
 def _names(state: ConsumerState) -> set[str]:

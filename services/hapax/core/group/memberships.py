@@ -15,9 +15,11 @@ from typing import Final, TypeVar
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.classic import ClassicGroup
-from hapax.core.group.consumer import ConsumerGroup
 from hapax.core.group.deadlines import Deadline, Deadlines
+from hapax.core.group.migration import upgraded
+from hapax.core.group.mixed import MixedGroup
 from hapax.core.group.offsets import OffsetRecord
+from hapax.core.group.refusals import APPEND_REFUSALS, refusal
 from hapax.core.group.values import (
     Answer,
     CallId,
@@ -27,8 +29,6 @@ from hapax.core.group.values import (
     GroupEpochRecord,
     GroupLimits,
     Heartbeat,
-    HeartbeatAnswer,
-    JoinAnswer,
     JoinGroup,
     LeaveAnswer,
     LeaveGroup,
@@ -36,15 +36,14 @@ from hapax.core.group.values import (
     Outcome,
     RemovalAnswer,
     Request,
-    SyncAnswer,
     SyncGroup,
     Topics,
     Write,
 )
 from hapax.core.types import Millis, Now
 
-Group = ClassicGroup | ConsumerGroup
-_Made = TypeVar("_Made", ClassicGroup, ConsumerGroup)
+Group = ClassicGroup | MixedGroup
+_Made = TypeVar("_Made", ClassicGroup, MixedGroup)
 _Event = Callable[["_Slot", Now], Outcome]
 
 JOINING: Final = 0
@@ -63,21 +62,10 @@ class _Slot:
     """Events that came while the write was under way."""
     removal: CallId | None = None
     """The call that asked for the write under way, which removes the group."""
+    then: tuple[CallId, Request] | None = None
+    """What is decided once the write under way is stored, which changes the group's protocol."""
     persisted: bool = False
     """The log has a record of the group."""
-
-
-def refusal(request: Request, code: ErrorCode, message: str | None = None) -> Answer:
-    """The answer that refuses the whole call."""
-    if isinstance(request, JoinGroup):
-        return JoinAnswer(code, request.member_id)
-    if isinstance(request, SyncGroup):
-        return SyncAnswer(code)
-    if isinstance(request, Heartbeat):
-        return HeartbeatAnswer(code)
-    if isinstance(request, LeaveGroup):
-        return LeaveAnswer(code)
-    return ConsumerHeartbeatAnswer(code, message, request.member_id)
 
 
 class Memberships:
@@ -129,14 +117,30 @@ class Memberships:
         slot = self._slots[group_id]
         write = self.writing(group_id)
         slot.write = None
+        former = slot.group
+        outcome = Outcome()
+        if isinstance(former, ClassicGroup) and slot.successor is not None:
+            outcome.answers += former.unload(ErrorCode.REBALANCE_IN_PROGRESS)
         for record in write.records:
             if not isinstance(record, OffsetRecord):
                 self._replay(slot, record, now)
         slot.successor = None
-        outcome = self._removed(slot, ErrorCode.NONE)
-        if slot.group is not None:
+        _add(outcome, self._removed(slot, ErrorCode.NONE))
+        if former is not None and slot.group is not None and former is not slot.group:
+            _add(outcome, self._changed(slot, former, slot.group, now))
+        elif slot.group is not None:
             _add(outcome, self._began(slot, slot.group.stored(now)))
         self._drain(slot, outcome, now)
+        return outcome
+
+    def _changed(self, slot: _Slot, former: Group, group: Group, now: Now) -> Outcome:
+        """The group has changed its protocol."""
+        outcome = Outcome()
+        if isinstance(former, MixedGroup):
+            _add(outcome, former.stored(now))  # it may have decided this
+        _add(outcome, self._began(slot, group.loaded(now)))
+        if slot.write is None:
+            _add(outcome, self._began(slot, group.stored(now)))
         return outcome
 
     def refused(self, group_id: str, code: ErrorCode, now: Now) -> Outcome:
@@ -148,6 +152,9 @@ class Memberships:
         decider = successor or slot.group
         if decider is not None:
             _add(outcome, self._began(slot, decider.refused(code, now)))
+        if slot.then is not None:
+            (call, request), slot.then = slot.then, None
+            outcome.answers.append((call, refusal(request, APPEND_REFUSALS.get(code, code))))
         self._drain(slot, outcome, now)
         return outcome
 
@@ -158,7 +165,7 @@ class Memberships:
             return Outcome()
 
         def event(slot: _Slot, now: Now) -> Outcome:
-            if not isinstance(slot.group, ConsumerGroup):
+            if not isinstance(slot.group, MixedGroup):
                 return Outcome()
             return slot.group.resolved(regex, topics, version, now)
 
@@ -190,7 +197,7 @@ class Memberships:
 
     @staticmethod
     def _tombstones(slot: _Slot) -> tuple[MembershipRecord, ...]:
-        if isinstance(slot.group, ConsumerGroup):
+        if isinstance(slot.group, MixedGroup):
             return slot.group.tombstones()
         return (ClassicGroupRecord(slot.group_id, None),) if slot.persisted else ()
 
@@ -231,11 +238,11 @@ class Memberships:
                 slot.group.unload()
                 slot.group, slot.persisted = None, False
             return
-        if not isinstance(slot.group, ConsumerGroup):
+        if not isinstance(slot.group, MixedGroup):
             if record.value is None:
                 return
             successor = slot.successor
-            slot.group = successor if isinstance(successor, ConsumerGroup) else self._consumer(slot.group_id)
+            slot.group = successor if isinstance(successor, MixedGroup) else self._consumer(slot.group_id)
         slot.group.replay(record)
         if isinstance(record, GroupEpochRecord):
             slot.persisted = record.value is not None
@@ -277,6 +284,9 @@ class Memberships:
         return outcome
 
     def _drain(self, slot: _Slot, outcome: Outcome, now: Now) -> None:
+        if slot.then is not None and slot.write is None:
+            (call, request), slot.then = slot.then, None
+            _add(outcome, self._began(slot, self._decide(slot, call, request, now)))
         while slot.waiting and slot.write is None:
             _add(outcome, self._began(slot, slot.waiting.popleft()(slot, now)))
         self._drop_if_vacant(slot)
@@ -292,16 +302,19 @@ class Memberships:
         """What need not wait for the write: members must not lapse because the log is slow."""
         if isinstance(request, Heartbeat) and isinstance(slot.group, ClassicGroup):
             return slot.group.heartbeat(call, request, now)
-        if isinstance(request, ConsumerGroupHeartbeat) and isinstance(slot.group, ConsumerGroup):
-            answer = slot.group.keep_alive(request, self._topics, now)
-            return None if answer is None else Outcome(answers=[(call, answer)])
-        return None
+        answer: Answer | None = None
+        if isinstance(slot.group, MixedGroup):
+            if isinstance(request, ConsumerGroupHeartbeat):
+                answer = slot.group.keep_alive(request, self._topics, now)
+            elif isinstance(request, Heartbeat):
+                answer = slot.group.classic_keep_alive(request, self._topics, now)
+        return None if answer is None else Outcome(answers=[(call, answer)])
 
     def _due_event(self, deadline: Deadline) -> _Event:
         def event(slot: _Slot, now: Now) -> Outcome:
             if isinstance(slot.group, ClassicGroup):
                 return slot.group.due(deadline, now)
-            if isinstance(slot.group, ConsumerGroup):
+            if isinstance(slot.group, MixedGroup):
                 return slot.group.due(deadline, self._topics, now)
             return Outcome()
 
@@ -310,8 +323,8 @@ class Memberships:
     def _classic(self, group_id: str) -> ClassicGroup:
         return ClassicGroup(group_id, self._limits, self._deadlines)
 
-    def _consumer(self, group_id: str) -> ConsumerGroup:
-        return ConsumerGroup(group_id, self._limits, self._deadlines)
+    def _consumer(self, group_id: str) -> MixedGroup:
+        return MixedGroup(group_id, self._limits, self._deadlines)
 
     def _decide(self, slot: _Slot, call: CallId, request: Request, now: Now) -> Outcome:
         if isinstance(request, ConsumerGroupHeartbeat):
@@ -319,8 +332,8 @@ class Memberships:
         if isinstance(request, JoinGroup):
             return self._join(slot, call, request, now)
         group = slot.group
-        if isinstance(group, ConsumerGroup):
-            group = None  # no member of it speaks the classic protocol
+        if isinstance(group, MixedGroup):
+            return self._classic_call(slot, group, call, request, now)
         if isinstance(request, SyncGroup):
             return _answer(call, request, ErrorCode.UNKNOWN_MEMBER_ID) if group is None else group.sync(
                 call, request, now)
@@ -332,13 +345,30 @@ class Memberships:
             return Outcome(answers=[(call, LeaveAnswer(ErrorCode.NONE, codes))])
         return group.leave(call, request, now)
 
+    def _classic_call(
+        self, slot: _Slot, group: MixedGroup, call: CallId, request: JoinGroup | SyncGroup | Heartbeat | LeaveGroup,
+        now: Now,
+    ) -> Outcome:
+        """Of a member of a consumer group."""
+        outcome = group.downgrade(self._topics, now)
+        if outcome.writes:
+            slot.then = call, request
+            return outcome
+        if isinstance(request, JoinGroup):
+            return group.join(call, request, self._topics, now)
+        if isinstance(request, SyncGroup):
+            return group.sync(call, request, self._topics, now)
+        if isinstance(request, Heartbeat):
+            return group.classic_heartbeat(call, request, self._topics, now)
+        return group.leave(call, request, self._topics, now)
+
     def _join(self, slot: _Slot, call: CallId, request: JoinGroup, now: Now) -> Outcome:
         group = slot.group
         if isinstance(group, ClassicGroup):
             return group.join(call, request, now)
-        if isinstance(group, ConsumerGroup):
+        if isinstance(group, MixedGroup):
             if not group.is_empty():
-                return _answer(call, request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+                return self._classic_call(slot, group, call, request, now)
             return self._replaced(slot, self._classic(slot.group_id), group.tombstones(),
                                   lambda classic: classic.join(call, request, now))
         if request.member_id:
@@ -348,7 +378,7 @@ class Memberships:
 
     def _consumer_heartbeat(self, slot: _Slot, call: CallId, request: ConsumerGroupHeartbeat, now: Now) -> Outcome:
         group = slot.group
-        if isinstance(group, ConsumerGroup):
+        if isinstance(group, MixedGroup):
             return group.heartbeat(call, request, self._topics, now)
         fresh = self._consumer(slot.group_id)
         if request.member_epoch != JOINING:
@@ -357,19 +387,25 @@ class Memberships:
         if group is None:
             slot.group = fresh
             return fresh.heartbeat(call, request, self._topics, now)
+        records: tuple[MembershipRecord, ...] = (ClassicGroupRecord(slot.group_id, None),)
         if not group.is_empty():
-            return _answer(call, request, ErrorCode.GROUP_ID_NOT_FOUND, "the group uses the classic protocol")
-        return self._replaced(slot, fresh, (ClassicGroupRecord(slot.group_id, None),),
-                              lambda consumer: consumer.heartbeat(call, request, self._topics, now))
+            try:
+                records = upgraded(group, self._limits, self._topics)
+            except Refusal as refused:
+                return _answer(call, request, refused.code, refused.reason)
+            for record in records[1:]:
+                fresh.replay(record)
+        return self._replaced(
+            slot, fresh, records, lambda consumer: consumer.heartbeat(call, request, self._topics, now))
 
     def _replaced(
-        self, slot: _Slot, successor: _Made, tombstones: Sequence[MembershipRecord],
-        decide: Callable[[_Made], Outcome],
+        self, slot: _Slot, successor: _Made, records: Sequence[MembershipRecord], decide: Callable[[_Made], Outcome],
     ) -> Outcome:
-        """An empty group becomes one of the other protocol, in the same write as the first member's join."""
+        """A group becomes one of the other protocol, by `records`, in the same write as the join of the first member
+        with that protocol."""
         outcome: Outcome = decide(successor)
         if outcome.writes:
-            outcome.writes = [Write(slot.group_id, (*tombstones, *outcome.writes[0].records))]
+            outcome.writes = [Write(slot.group_id, (*records, *outcome.writes[0].records))]
             slot.successor = successor
         return outcome
 

@@ -1,0 +1,55 @@
+"""Answers that refuse a call of a group's member."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hapax.core.errors import ErrorCode
+from hapax.core.group.values import (
+    Answer,
+    ConsumerHeartbeatAnswer,
+    Heartbeat,
+    HeartbeatAnswer,
+    JoinAnswer,
+    JoinGroup,
+    LeaveAnswer,
+    LeaveGroup,
+    Request,
+    SyncAnswer,
+    SyncGroup,
+)
+
+APPEND_REFUSALS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+"""The append's error -> the one that a group's member understands."""
+
+
+def refusal(request: Request, code: ErrorCode, message: str | None = None) -> Answer:
+    """The answer that refuses the whole call."""
+    if isinstance(request, JoinGroup):
+        return JoinAnswer(code, request.member_id)
+    if isinstance(request, SyncGroup):
+        return SyncAnswer(code)
+    if isinstance(request, Heartbeat):
+        return HeartbeatAnswer(code)
+    if isinstance(request, LeaveGroup):
+        return LeaveAnswer(code)
+    return ConsumerHeartbeatAnswer(code, message, request.member_id)
+
+
+def instead_of(answer: Answer, append_error: ErrorCode) -> Answer:
+    """Of an answer that depended on a record that was refused."""
+    code = APPEND_REFUSALS.get(append_error, append_error)
+    if isinstance(answer, ConsumerHeartbeatAnswer):
+        return ConsumerHeartbeatAnswer(code, None, answer.member_id)
+    if isinstance(answer, JoinAnswer):
+        return JoinAnswer(code, answer.member_id)
+    return type(answer)(code)
