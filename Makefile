@@ -21,7 +21,7 @@ IMAGES ?=
 KILLS ?= 50
 FLIGHTS ?= 336776
 
-.PHONY: help setup demo test test-one lint bench proto docs scenarios-update spark-matrix golden upgrade-test sim sim-seed sim-summary explore chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test clean
+.PHONY: help setup demo test test-one test-clients lint bench proto docs scenarios-update spark-matrix golden upgrade-test sim sim-seed sim-summary explore chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test: lint ## run lint, type checks, layering checks and all tests
 
 test-one: setup ## run one test or folder: make test-one T=tests/unit/core
 	@$(BIN)/python -m pytest $(T)
+
+test-clients: setup ## run the whole matrix of other projects' clients, of which make test runs a slice (Java, Go)
+	@CLIENTS=all $(BIN)/python -m pytest -v -rs tests/clients
 
 lint: setup ## run ruff, mypy and import-linter; check that generated code and pages are current
 	@$(BIN)/ruff check

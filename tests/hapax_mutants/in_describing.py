@@ -67,6 +67,13 @@ MUTANTS = (
         (unit("controller/test_failover_clock.py"),),
     ),
     Mutant(
+        "a topic asked for by its id and an empty name is not found", "the Java client finds what it was assigned",
+        "kafka/api/metadata.py",
+        "entry.name is None or (entry.topic_id is not None and entry.topic_id.int != 0)",
+        "entry.name is None",
+        (unit("kafka/test_node_apis.py"),),
+    ),
+    Mutant(
         "an unknown topic id has no name in an answer that needs one", "every answer can be decoded", "kafka/api/metadata.py",
         "_unknown(None if version >= 12 else \"\", topic_id",
         "_unknown(None, topic_id",

@@ -219,6 +219,10 @@ def test_topics_are_found_by_id() -> None:
         ])
         assert [(t.name, t.error_code) for t in answer.topics] == [
             ("flights", 0), (None, ErrorCode.UNKNOWN_TOPIC_ID), (None, ErrorCode.UNKNOWN_TOPIC_ID)]
+        answer = await node.ask("Metadata", 12, allow_auto_topic_creation=True, topics=[  # as the Java client asks
+            topic(name="", topic_id=made.topic_id), topic(name="", topic_id=uuid.UUID(int=5))])
+        assert [(t.name, t.error_code) for t in answer.topics] == [
+            ("flights", 0), (None, ErrorCode.UNKNOWN_TOPIC_ID)]
         for version in (10, 11):  # a name may be left out of the question, but not of the answer
             answer = await node.ask("Metadata", version, allow_auto_topic_creation=True, topics=[
                 topic(name=None, topic_id=uuid.UUID(int=5))])

@@ -77,7 +77,7 @@ class MetadataApi:
             response = self._response(ctx, [self._known(topic) for topic in self._view.topics()])
         else:
             if self._auto_create and (version < 4 or request.allow_auto_topic_creation):
-                missing = [entry.name for entry in wanted if self._creatable(entry.name)]
+                missing = [entry.name for entry in wanted if not _by_id(entry) and self._creatable(entry.name)]
                 if missing:
                     return self._create_and_answer(ctx, wanted, missing)
             response = self._response(ctx, [self._topic(entry, {}, version) for entry in wanted])
@@ -94,15 +94,15 @@ class MetadataApi:
         return (bytes(response.encode(version=ctx.api_version)),)
 
     def _topic(self, entry: Any, refused: Mapping[str, ErrorCode], version: int) -> Any:
-        return self._by_id(entry.topic_id, version) if entry.name is None else self._by_name(entry.name, refused)
+        return self._with_id(entry.topic_id, version) if _by_id(entry) else self._with_name(entry.name, refused)
 
-    def _by_id(self, topic_id: uuid.UUID | None, version: int) -> Any:
+    def _with_id(self, topic_id: uuid.UUID | None, version: int) -> Any:
         topic = None if topic_id is None else self._view.topic_by_id(TopicId(topic_id.bytes))
         if topic is None:  # an answer before version 12 cannot leave the name out
             return _unknown(None if version >= 12 else "", topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
         return self._known(topic)
 
-    def _by_name(self, name: str, refused: Mapping[str, ErrorCode]) -> Any:
+    def _with_name(self, name: str, refused: Mapping[str, ErrorCode]) -> Any:
         topic = self._view.topic(name)
         if topic is not None:
             return self._known(topic)
@@ -198,6 +198,11 @@ class MetadataApi:
             isr_nodes=list(record.isr),
             offline_replicas=[node for node in record.replicas if self._view.node(node) is None],
         )
+
+
+def _by_id(entry: Any) -> bool:
+    """Kafka's own client asks by id with the empty name, which is the field's default, instead of null."""
+    return entry.name is None or (entry.topic_id is not None and entry.topic_id.int != 0)
 
 
 def _unknown(name: str | None, topic_id: uuid.UUID | None, code: ErrorCode) -> Any:
