@@ -39,6 +39,8 @@ class _Group:
     """Program -> its newest member."""
     alive: dict[int, dict[str, Told]] = field(default_factory=dict)
     """Partition -> member that has not given it up -> what it was told."""
+    ids: dict[str, str] = field(default_factory=dict)
+    """Member -> the member id of its newest process."""
     owners: dict[tuple[int, int], str] = field(default_factory=dict)
     """(partition, epoch) -> its owner."""
     holder: dict[int, str] = field(default_factory=dict)
@@ -134,9 +136,15 @@ class Groups:
         if former is None or _number(former[0]) <= _number(member):
             group.told[member.life.name] = (member, told)
         now = member.life.recorder.loop.time()
-        for holders in group.alive.values():
+        successor = group.ids.get(member.key) not in (None, member.member_id)
+        group.ids[member.key] = member.member_id
+        for partition, holders in group.alive.items():
             if member.key in holders:
-                holders[member.key] = told
+                if successor and partition not in told.partitions:
+                    # The session of the former process has ended, and its place was taken without this partition.
+                    del holders[member.key]
+                else:
+                    holders[member.key] = told
         for partition in sorted(told.partitions):
             owner = group.owners.setdefault((partition, told.epoch), member.key)
             if owner != member.key:
