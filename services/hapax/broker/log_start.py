@@ -1,12 +1,13 @@
-"""Where one partition's log begins, when records are deleted on request (DeleteRecords).
+"""The start of one partition's log, which moves when records are deleted on request (DeleteRecords).
 
-The leader moves its own log start, notes it in the partition's folder, and tells its followers with the answers that
-carry the high watermark. They do the same, and report the noted start with their next request. The call is answered
-once every replica that counts for the high watermark has noted it: an election uses the same set, so no later leader
-brings the records back. A replica that joins the in-sync set must have noted it too (`core.partition.replication`).
+The leader moves its own log start, notes it in the partition's folder, and sends it to its followers in the answers
+that carry the high watermark. They do the same, and report the noted start with their next request. The call is
+answered once every replica that counts for the high watermark has noted it. An election uses the same set of replicas,
+so no later leader brings the records back. A replica that joins the in-sync set must have noted it too
+(`core.partition.replication`).
 
-Deleted records stay in their files until these are completely below the log start and below a snapshot: a cut must be
-able to rebuild the producers' state.
+Deleted records stay in their files until these are completely below the log start and below a snapshot, because a
+truncation must be able to rebuild the producers' state.
 """
 
 from __future__ import annotations
@@ -25,21 +26,22 @@ from hapax.runtime import supervision, telemetry
 log = telemetry.logger("partition")
 
 _AGAIN_S: Final = 1.0
-"""Pause after the disk has refused the note."""
+"""Pause after the disk refused to write the note."""
 
 
 class LogStart:
-    """Of one partition."""
+    """The log start of one partition."""
 
     def __init__(
         self, partition: MaintainedPartition, *, noted: Callable[[], None], checkpoint: Callable[[], None],
         sync_failed: Callable[[SyncFailed], None],
     ) -> None:
-        """`noted`: `noted_below` has moved. `checkpoint` begins one: segments wait for a snapshot."""
+        """`noted` is called when `noted_below` has moved. `checkpoint` begins a checkpoint, when segments wait for a
+        snapshot."""
         self.noted_below = 0
         """The partition's folder durably says that the records below this offset are deleted."""
         self.report = 0
-        """What the leader is told: the note, or the first offset that the folder held when it was opened."""
+        """The offset that the leader gets: the noted one, or the folder's first offset when it was opened."""
         self._partition = partition
         self._noted = noted
         self._checkpoint = checkpoint
@@ -49,7 +51,7 @@ class LogStart:
         self._stopped = False
 
     def opened(self, segment_log: SegmentLog) -> None:
-        """The log is open and replayed."""
+        """Called when the log is open and replayed."""
         self.noted_below = segment_log.declared_start
         self.report = max(self.noted_below, segment_log.start_offset)
         self._partition.machine.advance_log_start(self.noted_below, segment_log.start_offset)
@@ -58,7 +60,7 @@ class LogStart:
 
     def advance(self, offset: int) -> None:
         """Moves the log start to `offset`, which is committed, and notes it in the background. Raises OSError."""
-        # The epochs of deleted records stay with these: a follower that has other records there must be cut.
+        # The epochs of deleted records stay as long as their segments: a follower with other records must be truncated.
         self._partition.machine.advance_log_start(offset, self._partition.log.start_offset)
         self._partition.readers.wake()
         self.drop()
@@ -85,7 +87,7 @@ class LogStart:
             self._noting = None
 
     async def stop(self) -> None:
-        """Returns once nothing is being written. Nothing will be until `resume`."""
+        """Returns once nothing is being written. Nothing is written again until `resume`."""
         self._stopped = True
         if self._noting is not None:
             await asyncio.gather(self._noting, return_exceptions=True)
@@ -95,7 +97,8 @@ class LogStart:
         self._note()
 
     def begins_anew(self, start: int) -> None:
-        """The folder holds nothing below `start`, and nothing at all yet. Raises OSError. Durable with the folder."""
+        """Called when the folder holds nothing yet and will hold nothing below `start`. Becomes durable with the
+        folder. Raises OSError."""
         folder = self._partition.log.folder
         if folder.exists(LOG_START):
             folder.remove(LOG_START)
@@ -104,8 +107,8 @@ class LogStart:
     # --- segments -------------------------------------------------------------------------------------------------
 
     def drop(self) -> int:
-        """Removes the segments whose records are all deleted, as far as no cut of this log needs them. Returns their
-        number. Raises OSError."""
+        """Removes the segments whose records are all deleted, except those that a truncation of this log still needs.
+        Returns the number of removed segments. Raises OSError."""
         machine, segment_log = self._partition.machine, self._partition.log
         start = machine.log_start_offset
         covered = segment_log.snapshot_below(machine.high_watermark)
@@ -122,8 +125,8 @@ class LogStart:
     # --- wait -----------------------------------------------------------------------------------------------------
 
     async def everywhere(self, offset: int, timeout_ms: int) -> int:
-        """Returns once this node and every electable replica have noted that the records below `offset` are deleted:
-        the lowest offset that any of them still has. Raises Refusal."""
+        """Waits until this node and every electable replica have noted that the records below `offset` are deleted.
+        Returns the lowest offset that any of them still has. Raises Refusal."""
         if self._noted_everywhere() < offset:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((offset, done))
@@ -142,7 +145,7 @@ class LogStart:
         return self.report if replication is None else min(self.report, replication.deleted())
 
     def check(self) -> None:
-        """A replica has reported its start, or other replicas count."""
+        """Called when a replica has reported its start, or when other replicas count."""
         if self._waiting:
             reached = self._noted_everywhere()
             for offset, done in self._waiting:
@@ -150,7 +153,7 @@ class LogStart:
                     done.set_result(None)
 
     def fail(self) -> None:
-        """This node no longer leads."""
+        """Called when this node no longer leads."""
         for _, done in self._waiting:
             if not done.done():
                 done.set_exception(Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition has a new leader"))

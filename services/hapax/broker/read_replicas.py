@@ -1,16 +1,16 @@
 """Consumers that read from a replica in their own rack (KIP-392).
 
-The leader names a replica to a consumer that tells its rack. That replica then serves the consumer from its own log:
+The leader names a replica to a consumer that sends its rack. That replica then serves the consumer from its own log:
 
-* **Only what is committed.** A copy knows a high watermark from its leader only after its history was compared with
-  the leader's (`hapax.broker.followers`), and bounds it by its own end. A leader without its followers commits nothing,
-  so a deposed one can name no high watermark that is too high (rules 5 and 23).
-* **Only with all producers.** The last stable offset and the aborted transactions come from replaying the log. A copy
-  that still lacks the state of some producers (`hapax.broker.inheritance`) serves no one.
-* **Only while it hears its leader.** Otherwise its consumers would wait for records that it does not get. They are sent
-  away with NOT_LEADER_OR_FOLLOWER, and ask the leader again.
-* **A consumer is never told that an offset is out of range because a copy is late.** Beyond the end of the copy the
-  answer is OFFSET_NOT_AVAILABLE, which clients retry at the leader.
+* **Only committed records.** A copy takes over its leader's high watermark only after its history was compared with the
+  leader's (`hapax.broker.followers`), and limits it to its own end. A leader without its followers commits nothing, so
+  a deposed leader cannot report a high watermark that is too high (rules 5 and 23).
+* **Only with the state of all producers.** The last stable offset and the aborted transactions result from replaying
+  the log. A copy that still lacks the state of some producers (`hapax.broker.inheritance`) serves no consumer.
+* **Only while it hears from its leader.** Otherwise its consumers would wait for records that it does not get. They get
+  NOT_LEADER_OR_FOLLOWER, and ask the leader again.
+* **A copy that is behind never reports an offset as out of range.** Beyond its end it answers OFFSET_NOT_AVAILABLE,
+  after which clients retry at the leader.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class ReadReplicas:
         self.enabled = settings.replica_selector_class == RACK_AWARE_SELECTOR
 
     def find(self, topic: str | bytes, partition: int, rack: str) -> Replica:
-        """The replica that serves a consumer of that rack (empty: it tells none) here. Raises Refusal."""
+        """The replica that serves a consumer of that rack here; `rack` is empty if the consumer sent none. Raises
+        Refusal."""
         if not rack or not self.enabled:
             return self.find_leader(topic, partition)
         try:
@@ -61,8 +62,8 @@ class ReadReplicas:
             return copy
 
     def preferred(self, replica: Replica, offset: int, rack: str) -> int:
-        """The node from which a consumer of that rack should read a partition that is led here, from `offset` on. -1:
-        from here."""
+        """The node from which a consumer of that rack should read a partition that is led here, from `offset` on. -1 if
+        it should read here."""
         replication = replica.replication
         if not rack or not self.enabled or rack == self._rack or replication is None:
             return -1

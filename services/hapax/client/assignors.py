@@ -1,8 +1,8 @@
 """How the leader of a group of the classic protocol divides the partitions among the members.
 
 `range` and `roundrobin` are eager: every member gives up everything before each round. `cooperative-sticky` lets
-members keep what they have and moves as little as it can. A partition that moves has no owner after the round in which
-its former owner hears that it has to give it up (KIP-429); that member then begins the next round.
+members keep their partitions and moves as few as possible. A partition that moves has no owner after the round in which
+its former owner learns that it has to give it up (KIP-429); that member then begins the next round.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Candidate(NamedTuple):
 
 
 Assignment = dict[str, Pairs]
-"""By member id; every member has one."""
+"""Member id -> its partitions, with an entry for every member."""
 Assignor = Callable[[list[Candidate], Mapping[str, int]], Assignment]
-"""(members, topic -> number of partitions of those that exist) -> assignment."""
+"""Arguments: the members; existing topic -> number of partitions."""
 
 
 def by_range(members: list[Candidate], topics: Mapping[str, int]) -> Assignment:
@@ -33,7 +33,7 @@ def by_range(members: list[Candidate], topics: Mapping[str, int]) -> Assignment:
 
 
 def roundrobin(members: list[Candidate], topics: Mapping[str, int]) -> Assignment:
-    """Partitions in order, one to each member in turn that subscribes to the topic."""
+    """Assigns the partitions in order, one to each member in turn that subscribes to the topic."""
     given: dict[str, set[tuple[str, int]]] = {each.member_id: set() for each in members}
     turns = sorted(members, key=lambda each: (each.instance_id is None, each.instance_id or each.member_id))
     for topic in sorted(topics):
@@ -67,7 +67,7 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = {
 
 
 def _owners(members: list[Candidate]) -> Assignment:
-    """What each member keeps of what it says it owns. Of two that say so, the one of the later generation."""
+    """The partitions that each member keeps of those it claims. If two claim one, the later generation counts."""
     claims: dict[tuple[str, int], list[tuple[int, str]]] = {}
     for member in members:
         for each in member.subscription.owned:
@@ -91,7 +91,7 @@ def _counts(topics: Mapping[str, int]) -> dict[TopicId, int]:
 
 
 def _id(topic: str) -> TopicId:
-    """The server's assignors know topics by ids, of which they only need that they can be compared."""
+    """The server's assignors identify topics by ids, of which they only need an order."""
     return TopicId(topic.encode())
 
 

@@ -3,13 +3,12 @@
 Members meet in rounds. The member joins, one of the members (the leader) divides the partitions, and each gets its
 assignment by SyncGroup. A heartbeat that is answered REBALANCE_IN_PROGRESS asks for the next round.
 
-With eager assignors the member gives up everything before it joins. With `cooperative-sticky` it keeps what it has,
-tells it in its subscription, gives up what the new assignment does not name, and then joins once more so that others
-get it. While JoinGroup or SyncGroup is in flight, the member takes no partition: the subscription names all it owns.
+With eager assignors the member gives up everything before it joins. With `cooperative-sticky` it keeps its partitions
+and lists them in its subscription. It then gives up those that the new assignment does not contain, and joins once more
+so that others get them. While JoinGroup or SyncGroup is in flight, the member takes no partition, so that the
+subscription lists all it owns.
 
-JoinGroup waits at the coordinator for the other members. Heartbeats go on meanwhile, on another connection.
-
-Sources: KIP-62, KIP-345, KIP-394, KIP-429, KIP-814.
+JoinGroup waits at the coordinator for the other members. Meanwhile heartbeats continue on another connection.
 """
 
 from __future__ import annotations
@@ -52,39 +51,39 @@ _OUT: Final = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
 
 class ClassicMembership(Membership):
     def __init__(self, options: MemberOptions, topics: Iterable[str], assignors: Sequence[str], now: int) -> None:
-        """`assignors`: names, most preferred first."""
+        """`assignors` are names, most preferred first."""
         super().__init__(options, now)
         self._topics = frozenset(topics)
         self._assignors = tuple(assignors)
         self._cooperative = all(each == COOPERATIVE_STICKY for each in assignors)
         self._member_id = ""
         self._known_id = ""
-        """The member id under which the member had its last assignment."""
+        """The member id at the last assignment."""
         self._renamed = False
-        """The coordinator has forgotten the present id once."""
+        """Whether the coordinator has already forgotten the present id once."""
         self._generation = -1
         self._protocol = ""
         self._due = True
-        """A round is due: the member has to join."""
+        """Whether the member has to join a round."""
         self._round = 0
-        """Number of the JoinGroup, Describe or SyncGroup in flight; 0: none."""
+        """Number of the JoinGroup, Describe or SyncGroup in flight; 0 for none."""
         self._beating = 0
         self._beat_at = now
         self._sync: Sync | None = None
-        """To be sent again if it is not answered."""
+        """The SyncGroup to send again if it is not answered."""
         self._describe: Describe | None = None
         self._members: list[Candidate] = []
-        """Whom this member, as the leader, assigns partitions to."""
+        """The members to which this member, as the leader, assigns partitions."""
         self._watched: dict[str, int] | None = None
-        """The leader's: topic -> number of partitions for which it has assigned; -1: not seen yet."""
+        """For the leader: topic -> number of partitions at its assignment; -1 if not seen yet."""
         self._target: frozenset[Owned] | None = None
         """The assignment of this generation; None while a round is under way."""
         self._claimed: frozenset[Owned] = frozenset()
-        """What the last JoinGroup said that this member owns."""
+        """The partitions that this member owned according to its last JoinGroup."""
         self._alive = now
-        """When the last call was sent by which the coordinator has renewed the session."""
+        """When the last call that renewed the session was sent."""
         self._settled = now
-        """No round in which this member is missing began before this time."""
+        """Before this time, no round began without this member."""
 
     def subscribe(self, topics: Iterable[str], now: int) -> None:
         """Replaces the subscription."""
@@ -95,7 +94,7 @@ class ClassicMembership(Membership):
         self._event(now)
 
     def seen(self, partitions: Mapping[str, int], now: int) -> None:
-        """The numbers of partitions, as last heard. The leader begins a round if they have changed."""
+        """Takes the topics' present numbers of partitions. The leader begins a round if they have changed."""
         watched = self._watched
         if watched is not None and self._round == 0:
             current = {topic: partitions.get(topic, 0) for topic in watched}
@@ -106,11 +105,11 @@ class ClassicMembership(Membership):
         self._event(now)
 
     def watched(self) -> frozenset[str]:
-        """Topics whose numbers of partitions the leader has to know."""
+        """Topics whose numbers of partitions the leader needs."""
         return frozenset(self._watched or ())
 
     def hurry(self, now: int) -> None:
-        """Asks the coordinator at once."""
+        """Sends a heartbeat at once."""
         self._beat_at = min(self._beat_at, now)
         self._event(now)
 
@@ -135,7 +134,7 @@ class ClassicMembership(Membership):
         return [each for each in self._target if each not in self.owned]
 
     def _unclaimed(self) -> bool:
-        """Others wait for partitions of which this member said that it owns them, and it does not any more."""
+        """Whether others wait for partitions that this member listed as its own and no longer has."""
         return self._target is not None and any(each not in self._target for each in self._claimed)
 
     # --- calls ----------------------------------------------------------------------------------------------------
@@ -183,14 +182,14 @@ class ClassicMembership(Membership):
         self._round = self._call(Join(self._member_id, protocols), now)
 
     def _must_give_up(self) -> bool:
-        """Whether the program has to give something up before the member joins."""
+        """Whether the program has to give up partitions before the member joins."""
         return any(self._to_revoke()) or (self._running is not None and self._running.change is not Change.ASSIGNED)
 
     def _farewell(self) -> Call | None:
         member_id, self._member_id = self._member_id, ""
         if self._options.instance_id is not None:
             self._member_id = member_id
-            return None  # the coordinator keeps its partitions for it until its session ends
+            return None  # the coordinator keeps the member's partitions for it until its session ends
         return Leave(member_id) if member_id else None
 
     def _missed(self, call: Call) -> None:
@@ -247,7 +246,7 @@ class ClassicMembership(Membership):
             try:
                 self._members.append(Candidate(member_id, instance_id, decode_subscription(metadata)))
             except BadSubscription:
-                continue  # whatever it is, it can be given nothing
+                continue  # without a readable subscription it can be given nothing
         topics = sorted({topic for each in self._members for topic in each.subscription.topics})
         if answer.skip_assignment:
             self._watched = dict.fromkeys(topics, -1)
@@ -272,8 +271,8 @@ class ClassicMembership(Membership):
             self._due, self._sync = True, None
             self._retry_at = now
         elif code == ErrorCode.ILLEGAL_GENERATION and self._options.instance_id is None:
-            # The coordinator has failed over before it stored this generation. A member that another round had left
-            # behind would be unknown; only a static one is kept while others get its partitions.
+            # The coordinator failed over before it stored this generation. A dynamic member that another round had
+            # removed would be unknown; only a static one is kept while others get its partitions.
             self._due, self._sync = True, None
             self._retry_at = now
         elif code in _OUT:
@@ -296,7 +295,7 @@ class ClassicMembership(Membership):
             except BadSubscription:
                 self._fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the leader's assignment cannot be read", True)
                 return
-            # The subscription may have changed since, and then the member joins again anyway.
+            # If the subscription has changed since, the member joins again in any case.
             self._target = frozenset(Owned(*each) for each in given if each[0] in self._topics)
 
     def _beaten(self, call: Beat, sent: int, answer: Beaten, now: int) -> None:
@@ -317,7 +316,7 @@ class ClassicMembership(Membership):
             if self._round == 0:
                 self._due = True
         elif code in _OUT:
-            # While it joins, the coordinator may have gone on to the next generation; its answer is on its way.
+            # While this member joins, the coordinator may have moved to the next generation; its answer is on its way.
             if self._round == 0:
                 if code == ErrorCode.UNKNOWN_MEMBER_ID:
                     self._member_id = ""
@@ -328,8 +327,8 @@ class ClassicMembership(Membership):
             self._fail(code, None, True)
 
     def _was_forgotten(self) -> bool:
-        """A coordinator that has failed over knows a static member by its former id until the first assignment under
-        the new one is stored. The member then joins as it did at its start, but once only: another process may indeed
+        """After a failover, the coordinator knows a static member by its former id until the first assignment under the
+        new id is stored. The member then joins without an id again, but only once, because another process may really
         have its instance id."""
         if self._renamed or self._member_id == self._known_id:
             return False

@@ -1,8 +1,8 @@
 """A member of a group of the consumer protocol (KIP-848): one heartbeat does everything.
 
-The coordinator sends a target: the partitions that this member is to own. The member gives up what is not in it, tells
-the coordinator by the list of its partitions, and takes what is new. A heartbeat that was not answered is repeated with
-everything in it, because the coordinator's answer, with a new epoch, may have been lost.
+The coordinator sends a target: the partitions that this member is to own. The member gives up its other partitions,
+confirms that with the list of its partitions, and takes the new ones. A heartbeat that was not answered is repeated
+with all fields, because the coordinator's answer, with a new epoch, may have been lost.
 
 Source: KIP-848.
 """
@@ -29,7 +29,7 @@ from hapax.core.errors import ErrorCode
 JOIN: Final = 0
 LEAVE: Final = -1
 PAUSE: Final = -2
-"""Epochs by which a member joins, leaves, and a static member leaves for a while."""
+"""Epochs with which a member joins or leaves, or a static member leaves for a while."""
 
 _OUT: Final = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH)
 """The coordinator has given up on the member, which may join again."""
@@ -52,21 +52,21 @@ class ConsumerMembership(Membership):
         self._topics: dict[bytes, str] = {}
         """Topic id -> name."""
         self._told: frozenset[Owned] | None = frozenset()
-        """What the coordinator knows that this member owns; None: not known."""
+        """The partitions that this member owns, as far as the coordinator knows; None if that is not known."""
         self._told_subscription: tuple[tuple[str, ...], str | None] | None = None
         self._full = True
-        """The next heartbeat says everything."""
+        """Whether the next heartbeat has all fields."""
         self._beating = 0
-        """Number of the heartbeat in flight; 0: none."""
+        """Number of the heartbeat in flight; 0 for none."""
         self._sent: frozenset[Owned] | None = None
-        """The partitions that it lists."""
+        """The partitions that the heartbeat in flight lists."""
         self._beat_at = now
         self._confirmed = now
-        """When the last heartbeat that was answered well had been sent."""
+        """When the last heartbeat that succeeded was sent."""
         self._revoking_since: int | None = None
-        """The coordinator waits for partitions, since this time at the earliest."""
+        """The earliest time since which the coordinator may be waiting for partitions."""
         self._unreleased_since: int | None = None
-        """Another process has this instance id, since this time."""
+        """Since when another process has this instance id."""
 
     def subscribe(self, names: Iterable[str], regex: str | None, now: int) -> None:
         """Replaces the subscription."""
@@ -74,17 +74,17 @@ class ConsumerMembership(Membership):
         self._event(now)
 
     def unnamed(self) -> set[bytes]:
-        """Ids of topics in the target whose names are not known yet. Their partitions wait."""
+        """Ids of topics in the target whose names are not known yet. Their partitions cannot be taken yet."""
         return {topic_id for topic_id, _ in self._target if topic_id not in self._topics}
 
     def named(self, topics: Mapping[bytes, str], now: int) -> None:
-        """Topic id -> name."""
+        """Takes names of topics: topic id -> name."""
         wanted = self.unnamed()
         self._topics |= {topic_id: name for topic_id, name in topics.items() if topic_id in wanted}
         self._event(now)
 
     def hurry(self, now: int) -> None:
-        """Asks the coordinator at once."""
+        """Sends a heartbeat at once."""
         self._beat_at = min(self._beat_at, now)
         self._event(now)
 
@@ -137,12 +137,12 @@ class ConsumerMembership(Membership):
 
     def _farewell(self) -> Call | None:
         if self._epoch == JOIN and self._told_subscription is None:
-            return None  # the coordinator has never heard of it
+            return None  # the coordinator does not know of this member
         member_id = self._member_id
         self._epoch = JOIN
         if self._options.instance_id is not None:
             return ConsumerBeat(member_id, PAUSE, self._options.instance_id)
-        self._member_id = self._fresh_id()  # this call may come late, and must not end the next membership
+        self._member_id = self._fresh_id()  # this call may arrive late, and must not end the next membership
         return ConsumerBeat(member_id, LEAVE)
 
     def _missed(self, call: Call) -> None:
@@ -195,7 +195,7 @@ class ConsumerMembership(Membership):
         self._confirmed = sent
 
     def _waits_for_release(self, now: int) -> bool:
-        """A process that has ended without leaving holds the instance id until its session ends."""
+        """Waits for a process that ended without leaving: it holds the instance id until its session ends."""
         if self._unreleased_since is None:
             self._unreleased_since = now
         return now < self._unreleased_since + 2 * self._options.session_timeout_ms

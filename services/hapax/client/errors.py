@@ -187,7 +187,7 @@ _EXPLANATIONS: Final[Mapping[int, _Explanation]] = {
     ErrorCode.UNSUPPORTED_ASSIGNOR: _Explanation(
         "the cluster has no assignor of this name", "Choose another group.remote.assignor: uniform or range"),
     ErrorCode.INVALID_REGULAR_EXPRESSION: _Explanation(
-        "the pattern is no regular expression of RE2", "Correct the pattern"),
+        "the pattern is not a valid RE2 regular expression", "Correct the pattern"),
     ErrorCode.NON_EMPTY_GROUP: _Explanation(
         "the group has active members", "Stop the group's members, then try again"),
     ErrorCode.GROUP_ID_NOT_FOUND: _Explanation("no offsets are committed for this group", "Check the group's name"),

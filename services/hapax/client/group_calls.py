@@ -1,4 +1,4 @@
-"""A member's calls as messages of the Kafka protocol, and their answers."""
+"""Encodes a member's calls as messages of the Kafka protocol, and decodes their answers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hapax.wire.peer import Capabilities
 
 _FEATURE: Final = "group.version"
 _MEMBERS_MAKE_THEIR_IDS: Final = 1
-"""Version of ConsumerGroupHeartbeat."""
+"""The version of ConsumerGroupHeartbeat from which members generate their ids."""
 _BATCHED_LEAVE: Final = 3
 _INSTANCE_IDS: Final = {messages.JoinGroupRequest: 5, messages.SyncGroupRequest: 3, messages.HeartbeatRequest: 3}
-"""The first versions that have them."""
+"""The first version of each request that has instance ids."""
 
 
 def has_consumer_protocol(capabilities: Capabilities) -> bool:
-    """KIP-848, in the version that this client speaks."""
+    """Whether the node has KIP-848 in the version that this client uses."""
     _, highest = capabilities.versions.get(messages.ConsumerGroupHeartbeatRequest.API_KEY, (0, -1))
     return highest >= _MEMBERS_MAKE_THEIR_IDS and capabilities.features.get(_FEATURE, 0) >= 1
 

@@ -37,7 +37,7 @@ class GroupInfo(NamedTuple):
     """Partitions with an offset in an open transaction."""
     members: int
     protocol: str = ""
-    """`classic`, `consumer`, or `simple`: it has only offsets."""
+    """`classic` or `consumer`; `simple` for a group that only has offsets."""
     state: str = ""
     """As in Kafka's ListGroups, for example `Stable`."""
 
@@ -267,9 +267,9 @@ async def commit_once(
     cluster: ClusterClient, group: str, offsets: Offsets, topic_ids: Mapping[str, Any] | None = None,
     member: Identity = NO_MEMBER, *, with_epoch: bool = False,
 ) -> None:
-    """One OffsetCommit. `topic_ids`: uuid.UUID by name; if the ids of all topics are known, the request names topics by
-    id. `member`: the default is outside of any membership. `with_epoch`: the member is of the consumer protocol. Raises
-    HapaxError, PeerError."""
+    """Sends one OffsetCommit. `topic_ids`: uuid.UUID by name; if the ids of all topics are known, the request names
+    topics by id. `member`: by default the commit belongs to no membership. `with_epoch`: the member uses the consumer
+    protocol. Raises HapaxError, PeerError."""
     Message = messages.OffsetCommitRequest
     Partition = Message.OffsetCommitRequestTopic.OffsetCommitRequestPartition
     topics = encode_offsets(offsets, Partition)

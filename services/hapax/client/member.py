@@ -1,7 +1,7 @@
-"""Carries out a membership in a consumer group: sends its calls, keeps its times, runs the program's callbacks.
+"""Carries out a membership in a consumer group: sends its calls, sets its timers, and runs the program's callbacks.
 
-`Membership` decides. One task gives it the time and starts its calls. The program's own calls (`poll`) run the
-callbacks, so a program hears of partitions only between two batches of records.
+`Membership` decides. One task reports the time to it and starts its calls. Callbacks run within the program's own calls
+(`poll`), so a program learns of new partitions only between two batches of records.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ OnPartitions = Callable[[list[TopicPartition]], Awaitable[None] | None]
 
 _LOOK_AGAIN = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _JOIN_SLACK_MS = 5_000
-"""A JoinGroup is answered when the round ends, at the latest after the longest rebalance timeout."""
+"""The answer to a JoinGroup may come this much later than the longest rebalance timeout, at which the round ends."""
 _FAREWELL_MS = 5_000
 _OTHER_PROTOCOL = (
     ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-"""Answers to a join by which the coordinator asks for the other protocol, where the client may choose."""
+"""Answers to a join by which the coordinator asks for the other protocol, if the client may choose."""
 
 
 class Subscribed(NamedTuple):
@@ -67,8 +67,8 @@ class Subscribed(NamedTuple):
 
 class CommitRevoked(Protocol):
     async def __call__(self) -> None:
-        """Commits the positions before partitions are given up, if the program has asked for that. Does not raise
-        where that fails."""
+        """Commits the positions before partitions are given up, if the program has asked for that. Does not raise if
+        the commit fails."""
         ...
 
 
@@ -91,7 +91,7 @@ class Member:
         self._error: HapaxError | None = None
         self._in_callback = self._in_poll = False
         self._paused: set[TopicPartition] = set()
-        """Partitions that were paused when they were given up. If they come back at once, they are paused again."""
+        """Partitions that were paused when they were given up. They are paused again if they return at once."""
         self._task: asyncio.Task[None] | None = None
         self._helpers: dict[str, asyncio.Task[None]] = {}
         self._carriers: set[asyncio.Task[None]] = set()
@@ -137,7 +137,7 @@ class Member:
             self._fetcher.assign([])
 
     async def _say_farewell(self, membership: Membership) -> None:
-        """One attempt: without it, the coordinator notices by the end of the session."""
+        """Makes one attempt. If it fails, the coordinator notices when the session ends."""
         for _, call in membership.take_calls() if membership.has_left else ():
             try:
                 async with asyncio.timeout(_FAREWELL_MS / 1000):
@@ -171,8 +171,8 @@ class Member:
                     return records
 
     def touch(self) -> bool:
-        """A sign of life while the program takes the records of an earlier poll, on any thread. False: it has to poll
-        now."""
+        """Shows that the program is alive while it takes records of an earlier poll, on any thread. Returns False if it
+        has to poll now."""
         self._touched = self._now()
         return not self.has_news()
 
@@ -181,7 +181,7 @@ class Member:
         return self._news or (self._fence_at is not None and self._now() >= self._fence_at)
 
     def check(self) -> None:
-        """Raises the error by which the membership has ended."""
+        """Raises the error that ended the membership."""
         if self._error is not None:
             raise self._error
 
@@ -218,7 +218,7 @@ class Member:
                 await self._commit()
             try:
                 await self._tell(callback, partitions)
-            except Exception as raised:  # the program's: it hears of it when the group has been told
+            except Exception as raised:  # from the program; raised to it once the group has been told
                 error = error or raised
             if callback.change is not Change.ASSIGNED:
                 self._paused.update(self._fetcher.paused(partitions))
@@ -258,15 +258,15 @@ class Member:
         return isinstance(self._membership, ConsumerMembership)
 
     def tenures(self) -> dict[TopicPartition, int]:
-        """The partitions that are owned, each with the number of its time of ownership."""
+        """The owned partitions, each with the number of its time of ownership."""
         membership = self._membership
         if membership is None or not membership.usable:
             return {}
         return {_partition(each): tenure for each, tenure in membership.owned.items()}
 
     async def ask_again(self, refused: Identity) -> bool:
-        """A commit under this identity was refused. Waits until the coordinator has told whether the member is still
-        one. Returns whether it has another identity now, under which the same commit may pass."""
+        """Waits, after a commit under this identity was refused, until the coordinator has said whether the member is
+        still one. Returns whether it now has another identity, with which the same commit may be accepted."""
         membership = self._membership
         if membership is None:
             return False
@@ -302,7 +302,7 @@ class Member:
                 pass
 
     async def _begin(self) -> None:
-        """Finds the coordinator and chooses the protocol. Repeats for as long as it takes."""
+        """Finds the coordinator and chooses the protocol. Retries without a limit."""
         backoff = Backoff(self._options, self._cluster.ports)
         while self._error is None:
             try:
@@ -338,7 +338,7 @@ class Member:
         return str(uuid.UUID(bytes=self._cluster.ports.random.randbytes(16), version=4))
 
     def _pump(self) -> None:
-        """After an event: starts calls, and remembers what the program has to know at once."""
+        """Called after an event: starts calls, and notes what the program has to learn at once."""
         membership = self._membership
         if membership is None:
             return
@@ -381,7 +381,7 @@ class Member:
                 self._group, failure.code, failure.reason, self._options["group.instance.id"]))
 
     def _give_up(self, error: HapaxError) -> None:
-        """Every `poll` raises the error from now on."""
+        """Makes every later `poll` raise the error."""
         self._error = self._error or error
         self._news = True
         self._fetcher.wake()

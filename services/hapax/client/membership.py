@@ -1,25 +1,25 @@
-"""What a member of a consumer group does next, without I/O: the part that both protocols have in common.
+"""What a member of a consumer group does next, without I/O: the part that both protocols share.
 
-A `Membership` lasts from `subscribe` to `unsubscribe` or `close`. It is given events and then asked what to do:
+A `Membership` lasts from `subscribe` to `unsubscribe` or `close`. It takes events and then says what to do:
 
     membership.begin_poll(now), .end_poll(now)    the program calls poll, and returns to its own work
     membership.answered(number, answer, now)      or .unanswered(number, now): the outcome of a call
     membership.due(now)                           at .next_deadline()
-    membership.take_calls()                       calls to send; each has one number and is sent once
-    membership.begin_callback(now)                tells the program of partitions, then .end_callback(now)
+    membership.take_calls()                       calls to send; each has a number and is sent once
+    membership.begin_callback(now)                what to tell the program, then .end_callback(now)
 
-Every method that takes `now` is an event. Times are ms of a monotonic clock that the caller reads.
+Every method with the argument `now` is an event. Times are in ms of a monotonic clock that the caller reads.
 
 Three rules keep a partition from having two owners, however late events and answers are:
 
-* A partition is owned from the moment at which the callback `ASSIGNED` begins until `REVOKED` or `LOST` has returned.
-  Only then does the coordinator hear that it is free.
-* A member whose coordinator may have given up on it gives up first, by its own clock. It knows when it *sent* the last
-  call that was answered well. The coordinator received it later, so its time-outs end later.
-* After a loss, the member keeps the identity that it has lost until the program has been told (`LOST`). So a commit for
-  records that were read before the loss is refused, although the member could join again at once.
+* A partition is owned from the time when the callback `ASSIGNED` begins until `REVOKED` or `LOST` has returned. Only
+  then does the coordinator learn that it is free.
+* A member gives up its partitions, by its own clock, before its coordinator can give up on it. It knows when it *sent*
+  the last call that succeeded. The coordinator received that call later, so its time-outs end later.
+* After a loss, the member keeps the lost identity until the program has been told (`LOST`). So a commit for records
+  that were read before the loss is refused, although the member could join again at once.
 
-Callbacks run only while the program is in `poll`, `unsubscribe` or `close`: never while it processes records.
+Callbacks run only while the program is in `poll`, `unsubscribe` or `close`, and never while it processes records.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Owned(NamedTuple):
     topic: str
     partition: int
     topic_id: bytes = b""
-    """Empty in the classic protocol, which names topics by name."""
+    """Empty in the classic protocol, which identifies topics by name."""
 
 
 class Change(Enum):
@@ -54,7 +54,7 @@ class Callback(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """As which member offsets are committed."""
+    """The member for which offsets are committed."""
 
     generation: int
     """The generation, or the member epoch of the consumer protocol."""
@@ -67,9 +67,9 @@ class Failure(NamedTuple):
 
     code: ErrorCode
     reason: str | None
-    """The coordinator's, if it gave one."""
+    """The coordinator's message, if it sent one."""
     joined: bool
-    """Whether it had been a member before."""
+    """Whether this client had been a member before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class MemberOptions:
     session_timeout_ms: int
     heartbeat_interval_ms: int
     max_poll_interval_ms: int
-    """Also the rebalance timeout that the coordinator is told."""
+    """Also the rebalance timeout that the coordinator gets."""
     instance_id: str | None
     retry_backoff_ms: int
     retry_backoff_max_ms: int
@@ -97,7 +97,7 @@ class Sync(NamedTuple):
     member_id: str
     protocol: str
     assignments: tuple[tuple[str, bytes], ...]
-    """(member id, assignment): from the leader only."""
+    """(member id, assignment). Only the leader sends them."""
 
 
 class Beat(NamedTuple):
@@ -123,7 +123,7 @@ class Joined(NamedTuple):
     leader: str = ""
     skip_assignment: bool = False
     members: tuple[tuple[str, str | None, bytes], ...] = ()
-    """(member id, instance id, subscription): for the leader only."""
+    """(member id, instance id, subscription). Only the leader gets them."""
 
 
 class Synced(NamedTuple):
@@ -137,18 +137,18 @@ class Beaten(NamedTuple):
 
 class Described(NamedTuple):
     partitions: Mapping[str, int]
-    """Without the topics that do not exist."""
+    """Topic -> number of partitions. Topics that do not exist are missing."""
 
 
 # --- the call of the consumer protocol --------------------------------------------------------------------------------
 
 
 class ConsumerBeat(NamedTuple):
-    """A field that is None has not changed."""
+    """A heartbeat. A field that is None has not changed."""
 
     member_id: str
     epoch: int
-    """0: joins; -1: leaves; -2: a static member leaves and will be back."""
+    """0 to join, -1 to leave, -2 if a static member leaves for a while."""
     instance_id: str | None = None
     rebalance_timeout_ms: int | None = None
     names: tuple[str, ...] | None = None
@@ -163,7 +163,7 @@ class ConsumerBeaten(NamedTuple):
     epoch: int = 0
     interval_ms: int = 0
     assignment: frozenset[tuple[bytes, int]] | None = None
-    """(topic id, partition); None: unchanged."""
+    """(topic id, partition); None if unchanged."""
 
 
 Call = Join | Sync | Beat | Leave | Describe | ConsumerBeat
@@ -180,22 +180,22 @@ COORDINATOR_AWAY: Final = (
 
 
 class Membership:
-    """Not thread-safe. The subclass says which calls are due (`_go_on`) and what partitions it is to own."""
+    """Not thread-safe. The subclass decides which calls are due (`_go_on`) and which partitions the member gets."""
 
     def __init__(self, options: MemberOptions, now: int) -> None:
         self._options = options
         self.owned: dict[Owned, int] = {}
-        """Partition -> its tenure, a number that no other time of ownership of this membership has."""
+        """Partition -> its tenure: a number that this membership gives to one time of ownership only."""
         self.failure: Failure | None = None
         self.confirmations = 0
-        """Number of heartbeats that the coordinator has answered, well or not."""
+        """Number of heartbeats that the coordinator has answered, with or without an error."""
         self._identity = Identity(0, NO_MEMBER_YET, options.instance_id)
         self._tenures = 0
         self._running: Callback | None = None
         self._lost = False
-        """The partitions are lost, and the program has not been told yet."""
+        """Whether the partitions are lost and the program has not been told yet."""
         self._expired = False
-        """The program has not polled for max.poll.interval.ms. The member joins again at its next poll."""
+        """Whether the program has not polled for max.poll.interval.ms. The member joins again at its next poll."""
         self._leaving = False
         self._left = False
         self._in_poll = False
@@ -210,7 +210,7 @@ class Membership:
     # --- the program ----------------------------------------------------------------------------------------------
 
     def begin_poll(self, now: int) -> None:
-        """A sign of life: the program asks for records, in `poll` or by an iteration."""
+        """The program asks for records, in `poll` or by an iteration, and so shows that it is alive."""
         self._in_poll = True
         self._last_poll = now
         self._expired = False
@@ -222,16 +222,16 @@ class Membership:
         self._event(now)
 
     def touch(self, at: int) -> None:
-        """The program took records out of its hands at this time, without `poll`."""
+        """The program took records of an earlier poll at this time, which shows that it is alive."""
         if not self._expired:
             self._last_poll = max(self._last_poll, at)
 
     def callback_waits(self) -> bool:
-        """Whether the program has to be told something."""
+        """Whether a callback has to run."""
         return self._running is not None or self._next_callback() is not None
 
     def begin_callback(self, now: int) -> Callback | None:
-        """What to tell the program next, if anything. The same again if the last one was not ended."""
+        """The next callback to run, or None. Returns the same one again until `end_callback`."""
         self._check_time(now)
         if self._running is None:
             self._running = self._next_callback()
@@ -244,7 +244,7 @@ class Membership:
         return self._running
 
     def end_callback(self, now: int) -> None:
-        """The program knows."""
+        """The callback has returned."""
         callback, self._running = self._running, None
         assert callback is not None
         if callback.change is not Change.ASSIGNED:
@@ -255,18 +255,18 @@ class Membership:
         self._event(now)
 
     def leave(self, now: int) -> None:
-        """Gives up all partitions, by callbacks, and leaves the group. Over once `has_left`."""
+        """Gives up all partitions, by callbacks, and leaves the group. `has_left` is true afterwards."""
         self._leaving = True
         self._event(now)
 
     @property
     def has_left(self) -> bool:
-        """Nothing is owned, and the call by which the member leaves, if any, has been made."""
+        """Whether no partition is owned, and the call by which the member leaves, if there is one, has been made."""
         return self._left
 
     @property
     def in_round(self) -> bool:
-        """Whether another identity may be on its way."""
+        """Whether the coordinator may be about to give this member another identity."""
         return False
 
     def hurry(self, now: int) -> None:
@@ -274,17 +274,17 @@ class Membership:
         raise NotImplementedError
 
     def fence_at(self) -> int | None:
-        """From this time on, the partitions may belong to others. None: none are owned."""
+        """From this time on, the partitions may belong to others. None if no partition is owned."""
         return self._fence_at()
 
     @property
     def usable(self) -> bool:
-        """Whether offsets may be committed: the partitions are not lost."""
+        """Whether offsets may be committed, that is, the partitions are not lost."""
         return not self._lost and self.failure is None
 
     def identity(self) -> Identity:
-        """The member as which `owned` was assigned. While there is none, one that no coordinator knows: a commit
-        without a member would pass where no member is in the group."""
+        """The member to which `owned` was assigned. If there is none, an identity that no coordinator knows: a commit
+        without a member would be accepted by a group without members."""
         return self._identity
 
     # --- calls ----------------------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class Membership:
         self._event(now)
 
     def unanswered(self, number: int, now: int) -> None:
-        """The call may have reached the coordinator or not."""
+        """The call has no answer. It may have reached the coordinator or not."""
         self._check_time(now)
         call, _ = self._open.pop(number, (None, 0))
         if call is not None:
@@ -313,16 +313,16 @@ class Membership:
         self._event(now)
 
     def next_deadline(self) -> int | None:
-        """When `due` is to be called: later than the last event."""
+        """When `due` has to be called. It is later than the last event."""
         if self._left or self._lost or self.failure is not None:
-            return None  # until the program has been told
+            return None  # no deadline until the program has been told
         times = [self._poll_deadline(), self._fence_at(), self._next_call_at()]
         return min((each for each in times if each is not None), default=None)
 
     # --- the subclass ---------------------------------------------------------------------------------------------
 
     def _next_call_at(self) -> int | None:
-        """When the next call that waits for its time is due."""
+        """When the next postponed call is due."""
         raise NotImplementedError
 
     def _go_on(self, now: int) -> None:
@@ -330,29 +330,30 @@ class Membership:
         raise NotImplementedError
 
     def _farewell(self) -> Call | None:
-        """The call by which the member leaves, and from now on it is none."""
+        """The call by which the member leaves. From then on it is no longer a member."""
         raise NotImplementedError
 
     def _take(self, call: Call, sent: int, answer: Answer, now: int) -> None:
         raise NotImplementedError
 
     def _missed(self, call: Call) -> None:
-        """The call had no answer."""
+        """Called when a call has no answer."""
         raise NotImplementedError
 
     def _fence_at(self) -> int | None:
-        """When the coordinator may give this member up at the earliest. None: it owns nothing."""
+        """The earliest time at which the coordinator may give this member up. None if it owns nothing."""
         raise NotImplementedError
 
     def _to_revoke(self) -> Iterable[Owned]:
         raise NotImplementedError
 
     def _to_assign(self) -> Iterable[Owned]:
-        """Asked once nothing is to be revoked."""
+        """Called only when nothing is to be revoked."""
         raise NotImplementedError
 
     def _forget(self) -> None:
-        """The partitions were lost, and the program knows it: what remains is to join again. Calls this method."""
+        """Called when the partitions were lost and the program knows it. Resets the state, so that the member joins
+        again. Overriding methods call this one."""
         self._identity = Identity(0, NO_MEMBER_YET, self._options.instance_id)
 
     # --- parts ----------------------------------------------------------------------------------------------------
@@ -386,7 +387,7 @@ class Membership:
         return self._last_poll + self._options.max_poll_interval_ms
 
     def _lose(self, now: int) -> None:
-        """The coordinator has given up on this member, or may have."""
+        """Called when the coordinator has given up on this member, or may have."""
         self._lost = True
         self._abandon()
         self._end_loss(now)
@@ -403,7 +404,7 @@ class Membership:
         self._abandon()
 
     def _abandon(self) -> None:
-        """The answers of earlier calls no longer count."""
+        """Ignores the answers to earlier calls."""
         self._open.clear()
         self._calls.clear()
 
@@ -437,4 +438,4 @@ def _callback(change: Change, partitions: Iterable[Owned]) -> Callback | None:
 
 
 FreshId = Callable[[], str]
-"""Makes a member id that no other member has."""
+"""Generates a member id that no other member has."""

@@ -1,7 +1,7 @@
 """The subscription and the assignment that members of the classic protocol put into JoinGroup and SyncGroup.
 
-The coordinator passes both on as they are; they are read by the group's leader and by the member. Layout: Kafka's
-ConsumerProtocolSubscription (version 3) and ConsumerProtocolAssignment. What a later version appends is not read.
+The coordinator passes both on unchanged; the group's leader and the member read them. Layout: Kafka's
+ConsumerProtocolSubscription (version 3) and ConsumerProtocolAssignment. Fields of later versions are not read.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class Subscription(NamedTuple):
     topics: tuple[str, ...]
     owned: Pairs = frozenset()
     generation: int = -1
-    """Of the assignment by which it owns these; -1: not known."""
+    """The generation of the assignment by which it owns these; -1 if not known."""
 
 
 class BadSubscription(ValueError):
-    """Another member's bytes are no subscription or assignment."""
+    """Another member's bytes are not a subscription or an assignment."""
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
-    # The generation twice: in the field of version 2, and where the sticky assignors put it before there was one.
+    # The generation is written twice: in the field of version 2, and where the sticky assignors put it before that.
     return b"".join((
         _SHORT.pack(VERSION), _texts(subscription.topics), _INT.pack(4), _INT.pack(subscription.generation),
         _partitions(subscription.owned), _INT.pack(subscription.generation), _SHORT.pack(-1),
@@ -57,7 +57,7 @@ def decode_subscription(data: bytes) -> Subscription:
 
 
 def decode_assignment(data: bytes) -> Pairs:
-    """Raises BadSubscription. Empty bytes: the leader has left this member out."""
+    """Raises BadSubscription. Empty bytes mean that the leader has left this member out."""
     if not data:
         return frozenset()
     reader = _Reader(data)

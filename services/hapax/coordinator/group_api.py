@@ -1,7 +1,7 @@
-"""The coordinator's answers to the calls of groups' members, and of tools that list, describe and delete groups.
+"""The coordinator's answers to the calls of group members, and of tools that list, describe and delete groups.
 
-Members' calls are answered from memory, or when a record is stored. What tools conclude from is confirmed by the
-shard's partition leader (rule 12): a deposed owner would show, and let them delete, a group as it was.
+Members' calls are answered from memory, or when a record is stored. Answers to tools are confirmed by the shard's
+partition leader (rule 12): a deposed owner would show an old state of the group and let tools delete it.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class GroupApi:
             await asyncio.gather(*(shard.confirm() for shard in shards))
             for shard in shards:
                 shard.check_serving()  # the shard may have been lost while others answered
-        except Refusal as refusal:  # the code after which clients list again
+        except Refusal as refusal:  # the error code that makes clients list again
             raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, refusal.reason) from refusal
         return [listing(shard, group_id) for shard in shards for group_id in shard.machine.groups()]
 

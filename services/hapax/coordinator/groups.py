@@ -1,4 +1,4 @@
-"""One shard of the group coordinator: its groups' members, and committed offsets, plain and in transactions.
+"""One shard of the group coordinator: the members of its groups, and committed offsets, plain and in transactions.
 
 Between a decision and its replay, the machine does not know the record yet. This module waits where that matters. While
 a producer's marker is being appended, nothing else of that producer is decided: otherwise offsets of a version-1
@@ -72,9 +72,9 @@ class OffsetsShard(Shard):
         self._verifier = verifier
         self._connections = ConnectionFencing()
         self._marking: dict[ProducerId, list[asyncio.Future[None]]] = {}
-        """Producers whose marker is being appended, with the calls that wait for it."""
+        """Producers whose marker is being appended -> the calls that wait for it."""
         self._busy: dict[str, int] = {}
-        """Number of commits that are being appended, by group."""
+        """Group -> number of its commits that are being appended."""
         self.members = Members(self)
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -173,8 +173,8 @@ class OffsetsShard(Shard):
                 self.machine.replay_txn_offset(record, Offset(offset + number), producer_id, producer_epoch)
 
     async def delete_offsets(self, group: str, partitions: Sequence[TopicPartition] | None) -> int:
-        """With None all of them, and the group. Returns the number of deleted offsets, once the deletion is durable.
-        Raises Refusal."""
+        """Deletes some of a group's offsets, or with None all of them and the group. Returns the number of deleted
+        offsets, once the deletion is durable. Raises Refusal."""
         if partitions is None:
             return await self._delete_with_offsets(group)
         self.check_serving()
@@ -194,7 +194,8 @@ class OffsetsShard(Shard):
         return deleted
 
     async def delete_group_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> Codes:
-        """OffsetDelete. Returns one error code per partition, once the deletion is durable. Raises Refusal."""
+        """Carries out OffsetDelete. Returns one error code per partition, once the deletion is durable. Raises
+        Refusal."""
         self.check_serving()
         async with self._confirming_refusals():
             tombstones, codes = self.machine.decide_offsets_deletion(group, partitions)
@@ -210,7 +211,7 @@ class OffsetsShard(Shard):
 
     @asynccontextmanager
     async def _confirming_refusals(self) -> AsyncIterator[None]:
-        """A caller that hears "no such group" concludes that its offsets are gone."""
+        """Confirms a refusal too: a caller that gets "no such group" concludes that its offsets are gone."""
         try:
             yield
         except Refusal:
@@ -220,13 +221,13 @@ class OffsetsShard(Shard):
     # --- members --------------------------------------------------------------------------------------------------
 
     async def ask(self, request: Request) -> Answer:
-        """A call of a member. A JoinGroup waits for the group's other members. Raises Refusal where the shard stops
+        """Answers a member's call. A JoinGroup waits for the group's other members. Raises Refusal if the shard stops
         before the answer."""
         self.check_serving()
         return await self.members.ask(self.machine.memberships.call, request)
 
     def begin(self, request: Request) -> Answer | Awaitable[Answer]:
-        """As `ask`, without a task where the answer is there at once."""
+        """Like `ask`, but without a task if the answer is available at once."""
         self.check_serving()
         return self.members.begin(self.machine.memberships.call, request)
 
@@ -241,7 +242,7 @@ class OffsetsShard(Shard):
     # --- markers --------------------------------------------------------------------------------------------------
 
     async def write_marker(self, marker: OffsetsMarker, txn_shard: int) -> ErrorCode:
-        """Answers once the marker is in the log and replayed (rule 2), or where it was replayed before."""
+        """Returns once the marker is in the log and replayed (rule 2), or at once if it was replayed before."""
         try:
             while True:
                 self.check_serving()
@@ -260,7 +261,7 @@ class OffsetsShard(Shard):
         self._marking[marker.producer_id] = []
 
         def stored(offset: int) -> None:
-            # -1: the partition's leader had the marker before, and a transaction that is open here began after it.
+            # -1: the partition's leader already had the marker, and a transaction that is open here began after it.
             if offset >= 0:
                 self.machine.replay_marker(marker, TimestampMs(unit.timestamp_ms))
             self._marked(marker.producer_id)
@@ -297,14 +298,14 @@ class OffsetsShard(Shard):
         member_epoch: int = -1,
     ) -> list[FetchedOffset]:
         """The partition's leader confirms the answer after this call began (rule 12). An owner that was replaced
-        without its knowledge would make the consumer process records again whose offsets were committed since. Raises
+        without noticing would make the consumer process again the records whose offsets were committed since. Raises
         Refusal."""
         await self.confirm()
         self.machine.check_fetch(group, member_id, member_epoch)
         return [self._of_living_topic(found) for found in self.machine.fetch(group, partitions, require_stable)]
 
     def _of_living_topic(self, found: FetchedOffset) -> FetchedOffset:
-        """Hides an offset of a topic that was deleted and created again. Its tombstone may still be on its way."""
+        """Hides an offset of a topic that was deleted and created again. Its tombstone may not be written yet."""
         committed: CommittedOffset | None = found.committed
         if committed is None or not any(committed.topic_id):
             return found

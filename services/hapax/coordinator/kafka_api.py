@@ -40,11 +40,11 @@ from hapax.runtime.producer_ids import ProducerIds
 
 TXN_OFFSET_COMMIT_OF_VERSION_2: Final = 5
 TRANSACTION_ABORTABLE_SINCE: Final = 4
-"""Version of TxnOffsetCommit; older clients are told INVALID_TXN_STATE."""
+"""Version of TxnOffsetCommit from which clients know the code; older clients get INVALID_TXN_STATE."""
 GROUP_ID_NOT_FOUND_SINCE: Final = 9
-"""Version of OffsetCommit; older clients are told ILLEGAL_GENERATION."""
+"""Version of OffsetCommit from which clients know the code; older clients get ILLEGAL_GENERATION."""
 TXN_GROUP_ID_NOT_FOUND_SINCE: Final = 6
-"""The same of TxnOffsetCommit, and for STALE_MEMBER_EPOCH too."""
+"""The corresponding version of TxnOffsetCommit, which also applies to STALE_MEMBER_EPOCH."""
 
 _Request = TypeVar("_Request", bound=Request)
 
@@ -92,7 +92,8 @@ class KafkaApi:
         return TransactionPartition(OFFSETS_TOPIC, topic.topic_id, PartitionIndex(self._shards.group_of(group_id)))
 
     async def ask(self, decide: Callable[[TransactionShard, _Request, Now], Answer], request: _Request) -> Reply:
-        """A call on a superseded connection gets no answer: its connection is closed (rule 4)."""
+        """Passes a call to the transaction's shard. On a superseded connection there is no answer: the connection is
+        closed (rule 4)."""
         try:
             return await self._shards.txn_shard(request.transactional_id).ask(decide, request)
         except SupersededConnection as superseded:
@@ -194,7 +195,7 @@ class KafkaApi:
     ) -> tuple[dict[int, CommitRequest], list[ErrorCode]]:
         """The offsets of partitions that exist, by their place in the request, and an error code for each place.
 
-        An offset may name its topic by id. Those returned have both the name and the id.
+        An offset may name its topic by id. The returned offsets have both the name and the id.
         """
         existing: dict[int, CommitRequest] = {}
         codes = []
@@ -222,7 +223,7 @@ def _merged(
 
 
 def _as_of_version(refusal: Refusal, version: int, since: int) -> Refusal:
-    """Codes that clients of an older version do not know."""
+    """Replaces codes that clients of an older version do not know."""
     if version < since and refusal.code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.STALE_MEMBER_EPOCH):
         return Refusal(ErrorCode.ILLEGAL_GENERATION, refusal.reason)
     return refusal

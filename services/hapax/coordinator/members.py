@@ -1,7 +1,7 @@
-"""The calls of groups' members at one shard: gives them to the pure machine, and does what it decides.
+"""Carries the calls of group members to the pure machine of one shard, and carries out what it decides.
 
-The machine names each call and answers it now, after an append, or when other members have called. It keeps its
-deadlines itself; here is one timer for the earliest of them.
+The machine identifies each call and answers it at once, after an append, or when other members have called. It keeps
+its deadlines itself; this module has one timer for the earliest of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hapax.runtime.settings import Settings
 log = telemetry.logger("members")
 
 _TOPICS_PER_TURN: Final = 2_000
-"""Matched against a regular expression in one turn of the loop."""
+"""Number of topics matched against a regular expression in one turn of the event loop."""
 
 _Asked = TypeVar("_Asked")
 
@@ -49,7 +49,7 @@ def group_limits(settings: Settings) -> GroupLimits:
 
 
 class ClusterTopics:
-    """The cluster's topics, as the pure machine sees them."""
+    """The cluster's topics in the form that the pure machine needs."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
@@ -68,7 +68,7 @@ class ClusterTopics:
 
 
 class OwningShard(Protocol):
-    """The shard whose members these are (`groups.OffsetsShard`)."""
+    """The shard to which these members belong (`groups.OffsetsShard`)."""
 
     @property
     def shard(self) -> ShardId: ...
@@ -86,7 +86,7 @@ class Members:
     def __init__(self, shard: OwningShard) -> None:
         self._shard = shard
         self._calls: dict[CallId, asyncio.Future[None]] = {}
-        """Those that wait for their answers."""
+        """The calls that wait for their answers."""
         self._answers: dict[CallId, Answer] = {}
         self._last_call = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -94,14 +94,14 @@ class Members:
         """The deadline for which the timer was set, in ms of the clock."""
 
     async def ask(self, decide: Callable[[CallId, _Asked, Now], Outcome], request: _Asked) -> Answer:
-        """Raises Refusal: the machine's, and those of a shard that stops before the answer."""
+        """Returns the answer. Raises Refusal: the machine's, and those of a shard that stops before the answer."""
         answer = self.begin(decide, request)
         return await answer if isinstance(answer, Awaitable) else answer
 
     def begin(
         self, decide: Callable[[CallId, _Asked, Now], Outcome], request: _Asked
     ) -> Answer | Awaitable[Answer]:
-        """As `ask`. What the machine answers at once, as nearly all heartbeats, costs no task."""
+        """Like `ask`, but without a task if the machine answers at once, as it does nearly all heartbeats."""
         self._last_call += 1
         call = CallId(self._last_call)
         outcome = decide(call, request, self._now())
@@ -147,11 +147,11 @@ class Members:
             self._timer = None
 
     def is_armed(self, now_s: float) -> bool:
-        """Whether a timer runs where a deadline waits."""
+        """False if a deadline waits and no timer is set."""
         return self._shard.machine.memberships.next_deadline() is None or is_running(self._timer, now_s)
 
     def arm(self) -> None:
-        """Sets the timer for the next deadline. A timer that comes too early finds nothing due and is set again."""
+        """Sets the timer for the next deadline. A timer that fires too early finds nothing due and is set again."""
         deadline = self._shard.machine.memberships.next_deadline()
         if deadline is None:
             self.stopped()
@@ -188,10 +188,11 @@ class Members:
             stored, refused))
 
     async def _resolve(self, question: RegexQuestion, machine: GroupShard) -> None:
-        """Matches whole names. The expression has compiled before (`re2` takes time linear in the name)."""
+        """Finds the topics whose whole name matches. The expression has already compiled; `re2` matches in linear
+        time."""
         pattern = re2.compile(question.regex)
         view = self._shard.resources.view
-        version = view.topics_revision  # before other tasks may run
+        version = view.topics_revision  # read before other tasks may run
         names, version = [topic.name for topic in view.topics()], view.topics_revision
         found = []
         for number, name in enumerate(names):

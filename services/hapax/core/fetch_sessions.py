@@ -1,16 +1,16 @@
 """Fetch sessions (KIP-227): a consumer names its partitions once. Later requests and answers contain only changes.
 
 * **An answer names every partition that has something new**: records, an error, a diverging epoch, or offsets (high
-  watermark, last stable offset, log start) other than those that the session was told last.
-* **What was told changes only when an answer leaves.** A client that lost an answer cannot know the session's next
-  epoch. It begins with a full request, so nothing that it missed counts as told.
-* **A fetch looks at the pending partitions only.** A partition leaves them when the client has read all of it and was
-  told its offsets. At that moment the session registers with its source, which calls `moved` once, at the next
+  watermark, last stable offset, log start) that differ from those in the session's last answer.
+* **The reported offsets change only when an answer is sent.** A client that lost an answer cannot know the session's
+  next epoch. It begins with a full request, so nothing that it missed counts as reported.
+* **A fetch reads the pending partitions only.** A partition stops being pending when the client has read all of it and
+  has got its offsets. At that moment the session registers with its source, which calls `moved` once, at the next
   change. So a fetch costs what has changed, whatever the number of partitions.
-* **The offset asked for is the client's last word.** The session never advances it by what was sent.
+* **The fetch offset is the one in the client's last request.** The session never advances it by what was sent.
 
-A request that names a session's id and its next epoch uses it, from any connection, as in Kafka. The number of
-sessions and their memory are limited, with Kafka's rules for which session has to go.
+A request that names a session's id and its next epoch uses the session, from any connection, as in Kafka. The number of
+sessions and their memory are limited, and Kafka's rules decide which session is evicted.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ PartitionKey = tuple[str | bytes, int]
 
 NO_SESSION: Final = 0
 FULL: Final = 0
-"""Epoch of a request that begins a session."""
+"""The epoch of a request that begins a session."""
 SESSIONLESS: Final = -1
-"""Epoch of a full request that begins none."""
+"""The epoch of a full request that does not begin a session."""
 _LAST_EPOCH: Final = 2**31 - 1
 _EVICTABLE_AFTER_MS: Final = 120_000
 PARTITION_BYTES: Final = 700
@@ -51,39 +51,39 @@ class Source(Protocol):
     """The log of a partition."""
 
     def wait(self, reader: SessionPartition[Any]) -> None:
-        """Calls `reader.moved()` once, when anything has changed that a reader may be told."""
+        """Calls `reader.moved()` once, at the next change that a reader may see."""
         ...
 
     def unwait(self, reader: SessionPartition[Any]) -> None: ...
 
 
 class WaitingFetch(Protocol):
-    """The request of a session that waits for records."""
+    """A session's request that waits for records."""
 
     def moved(self) -> None:
-        """A pending partition has changed."""
+        """Called when a pending partition has changed."""
         ...
 
     def finish_now(self) -> None:
-        """The session has ended: answers with what there is."""
+        """Called when the session has ended: answers with what there is."""
         ...
 
 
 class Seen(NamedTuple):
-    """What a fetch found in one partition."""
+    """The result of reading one partition for a fetch."""
 
     offsets: Offsets | None
-    """None: an error, or a log that diverges from the client's. It is reported until it is gone."""
+    """None for an error, or a log that diverges from the client's. It is reported until it is gone."""
     records: bool
-    """There are records for the answer."""
+    """Whether there are records for the answer."""
     drained: bool
-    """The client has asked for everything that it may read."""
+    """Whether the client's fetch offset is at the end of what it may read."""
     source: Source | None
     """None only with an error."""
 
 
 class SessionPartition(Generic[Asked]):
-    """A partition that a session names."""
+    """A partition of a session."""
 
     __slots__ = ("asked", "key", "session", "source", "told")
 
@@ -92,12 +92,12 @@ class SessionPartition(Generic[Asked]):
         self.key = key
         self.asked = asked
         self.told: Offsets | None = None
-        """The offsets in the last answer that named it; None: the next answer names it in any case."""
+        """The offsets in the last answer with this partition. None if the next answer has to include it."""
         self.source: Source | None = None
-        """Where it is registered."""
+        """The source with which the partition is registered."""
 
     def moved(self) -> None:
-        """`Source.wait`: the registration has ended."""
+        """Called by `Source.wait`, which ends the registration."""
         self.source = None
         session = self.session
         session.pending[self] = None
@@ -119,26 +119,26 @@ class SessionPartition(Generic[Asked]):
 class Session(Generic[Asked]):
     def __init__(self, by_id: bool, mode: Mode) -> None:
         self.id = NO_SESSION
-        """0: it is not in the cache (yet)."""
+        """0 while the session is not in the cache."""
         self.epoch = FULL
         """Epoch of the next request."""
         self.by_id: Final = by_id
-        """It names topics by id."""
+        """Whether the session names topics by id."""
         self.mode = mode
         self.partitions: dict[PartitionKey, SessionPartition[Asked]] = {}
         self.pending: dict[SessionPartition[Asked], None] = {}
-        """The partitions that may have something new, those that were served least recently first."""
+        """The partitions that may have something new, the least recently served first."""
         self.fetch: WaitingFetch | None = None
         self.ended = False
         self.bytes = SESSION_BYTES
         self.created_ms = 0
         self.used_ms = 0
         self.evictable: tuple[int, int] | None = None
-        """Its place among the sessions that a larger one may replace."""
+        """The session's entry among those that a larger session may replace."""
 
     def update(self, named: Iterable[tuple[PartitionKey, Asked]], forgotten: Iterable[PartitionKey], mode: Mode,
                ) -> None:
-        """Takes over what a request says."""
+        """Takes over the changes in a request."""
         for key, asked in named:
             partition = self.partitions.get(key)
             if partition is None:
@@ -158,7 +158,7 @@ class Session(Generic[Asked]):
             self.pending.update(dict.fromkeys(self.partitions.values()))
 
     def waits(self, looked_at: Sequence[tuple[SessionPartition[Asked], Seen]]) -> None:
-        """A fetch looked at the pending partitions and has no reason to answer yet."""
+        """Called after a fetch read the pending partitions and has no reason to answer yet."""
         for partition, seen in looked_at:
             assert seen.source is not None
             partition.register(seen.source)
@@ -166,7 +166,7 @@ class Session(Generic[Asked]):
                 del self.pending[partition]
 
     def answers(self, looked_at: Sequence[tuple[SessionPartition[Asked], Seen]]) -> list[bool]:
-        """A fetch looked at the pending partitions and answers. Returns which of them the answer names."""
+        """Called after a fetch read the pending partitions and answers. Returns which of them the answer contains."""
         names = []
         for partition, seen in looked_at:
             names.append(seen.records or seen.offsets is None or partition.told != seen.offsets)
@@ -175,14 +175,14 @@ class Session(Generic[Asked]):
                 continue
             if seen.records:
                 self.pending.pop(partition)
-                self.pending[partition] = None  # behind those that the answer had no room for
+                self.pending[partition] = None  # behind those for which the answer had no room
             elif seen.drained:
                 del self.pending[partition]
                 partition.register(seen.source)
         return names
 
     def end(self) -> None:
-        """Nothing wakes it any more. A waiting fetch is answered."""
+        """Ends the session: nothing wakes it any more, and a waiting fetch is answered."""
         self.id = NO_SESSION
         self.ended = True
         fetch, self.fetch = self.fetch, None
@@ -196,12 +196,13 @@ class FetchSessions(Generic[Asked]):
     """All sessions of a broker."""
 
     def __init__(self, draw_id: Callable[[], int], max_sessions: int, max_bytes: int) -> None:
-        """`draw_id`: a random number from 1 to 2^31 - 1. `max_bytes`: limit of the sessions' estimated memory."""
+        """`draw_id` returns a random number from 1 to 2^31 - 1. `max_bytes` limits the estimated memory of all
+        sessions."""
         self._draw_id = draw_id
         self._max_sessions = max_sessions
         self._max_bytes = max_bytes
         self.sessions: dict[int, Session[Asked]] = {}
-        """The one that was used least recently first."""
+        """Session id -> session, the least recently used first."""
         self.bytes = 0
         self.evicted = 0
         self._evictable: list[tuple[int, int]] = []
@@ -226,8 +227,8 @@ class FetchSessions(Generic[Asked]):
         self, session: Session[Asked], named: Mapping[PartitionKey, Asked], forgotten: Iterable[PartitionKey],
         mode: Mode, now_ms: int,
     ) -> bool:
-        """Takes over an incremental request. False: the session named no partition any more, and has ended. Raises
-        Refusal: there is no memory for the partitions that were added, and the session has ended."""
+        """Takes over an incremental request. Returns False if no partition is left and the session has ended. Raises
+        Refusal if there is no memory for the added partitions; the session has then ended too."""
         before = session.bytes
         session.update(named.items(), forgotten, mode)
         self.bytes += session.bytes - before
@@ -245,8 +246,8 @@ class FetchSessions(Generic[Asked]):
         return True
 
     def admit(self, session: Session[Asked], now_ms: int) -> bool:
-        """Gives a new session its id, where there is room for it. Older sessions may have to go. False: its client has
-        to send full requests."""
+        """Gives a new session its id if there is room, for which older sessions may be evicted. Returns False if there
+        is none; the client then has to send full requests."""
         size = len(session.partitions)
         while len(self.sessions) >= self._max_sessions or self.bytes + session.bytes > self._max_bytes:
             if session.bytes > self._max_bytes or not self._evict(size, now_ms):
@@ -261,7 +262,7 @@ class FetchSessions(Generic[Asked]):
         return True
 
     def close(self, session_id: int) -> None:
-        """A full request names the session that its client gives up."""
+        """Called when a full request names the session that its client gives up."""
         session = self.sessions.get(session_id)
         if session is not None:
             self._remove(session)
@@ -288,8 +289,8 @@ class FetchSessions(Generic[Asked]):
             session.evictable = None
 
     def _evict(self, size: int, now_ms: int) -> bool:
-        """Ends one session in favour of one with `size` partitions: one that was not used for two minutes, or a
-        smaller one that is older than that."""
+        """Ends one session to make room for one with `size` partitions: a session that was not used for two minutes, or
+        a smaller one that is older than that."""
         if not self.sessions:
             return False
         session = next(iter(self.sessions.values()))

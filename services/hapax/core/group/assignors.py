@@ -1,12 +1,13 @@
-"""The server's assignors: which member of a consumer group is to have which partition (KIP-848).
+"""The server's assignors: they decide which member of a consumer group gets which partition (KIP-848).
 
-`uniform` gives every member the same number of partitions, or one more, and moves as few as it can. Where members
-subscribe to different topics, no partition can be moved to a member that has at least two fewer.
+`uniform` gives all members the same number of partitions, give or take one, and moves as few partitions as possible.
+Where members subscribe to different topics, it moves a partition only to a member that has at least two fewer, until no
+such move is left.
 
-`range` splits each topic into consecutive ranges. Members are in order of their instance id, else of their member id.
-Topics with the same subscribers and the same number of partitions are split alike.
+`range` splits each topic into consecutive ranges. Members are ordered by instance id, or by member id where they have
+none. Topics with the same subscribers and the same number of partitions are split alike.
 
-Both are functions: the same members, topics and former target give the same target, whatever the order of sets.
+Both are pure functions: the same members, topics and former target give the same target, whatever the order of sets.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ class Subscriber(NamedTuple):
     member_id: str
     instance_id: str | None
     topic_ids: frozenset[TopicId]
-    """Of topics that exist."""
+    """Ids of the existing topics that the member subscribes to."""
 
 
 Assignor = Callable[[Sequence[Subscriber], Mapping[TopicId, int], Mapping[str, Partitions]], dict[str, Partitions]]
-"""(members, topic id -> number of partitions in the order in which topics are dealt out, former target by member)
--> target by member. Every member has one."""
+"""Arguments: the members; topic id -> number of partitions, in the order in which the assignor goes through the topics;
+member id -> former target. Returns member id -> target, with an entry for every member."""
 
 
 def uniform(
@@ -75,14 +76,14 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": uniform, "range": range_a
 
 
 def _in_order(members: Iterable[Subscriber]) -> list[Subscriber]:
-    """Static members first, by instance id: so a restarted one takes the place of the former."""
+    """Static members come first, by instance id, so that a restarted one takes the same place as before."""
     return sorted(members, key=lambda member: (member.instance_id is None, member.instance_id or member.member_id))
 
 
 def _same_topics(
     members: Sequence[str], wanted: Sequence[Partition], former: Mapping[str, Partitions]
 ) -> dict[str, Partitions]:
-    """All members subscribe to the same topics."""
+    """Assigns the partitions of topics to which all members subscribe."""
     share, larger = divmod(len(wanted), len(members))
     everything = frozenset(wanted)
     taken: set[Partition] = set()
@@ -95,7 +96,7 @@ def _same_topics(
             mine -= taken
         limit = share + 1 if larger else share
         if len(mine) > limit:
-            # By index first, so that it keeps a part of each topic.
+            # Sorted by index first, so that the member keeps a part of each topic.
             mine = frozenset(sorted(mine, key=lambda each: (each[1], each[0]))[:limit])
         if len(mine) > share:
             larger -= 1
@@ -111,7 +112,7 @@ def _same_topics(
             missing += 1
         if missing > 0:
             short.append((member, [], missing))
-    for partition in wanted:  # one to each in turn, so that a topic is spread over many members
+    for partition in wanted:  # one to each member in turn, which spreads a topic over many members
         if partition in taken:
             continue
         member, given, missing = short.popleft()
@@ -124,7 +125,7 @@ def _same_topics(
 
 
 class _Mixed:
-    """Members subscribe to different topics."""
+    """An assignment for members that subscribe to different topics."""
 
     def __init__(
         self, subscribers: Sequence[Subscriber], topics: Mapping[TopicId, int], former: Mapping[str, Partitions]
@@ -132,7 +133,7 @@ class _Mixed:
         self._members = subscribers
         self._load = [0] * len(subscribers)
         self._held: dict[TopicId, dict[int, list[int]]] = {}
-        """Topic id -> position of a member -> its partitions of the topic."""
+        """Topic id -> position of a member -> the partitions of the topic that it holds."""
         self._subscribers: dict[TopicId, list[int]] = {topic_id: [] for topic_id in topics}
         for position, member in enumerate(subscribers):
             for topic_id in member.topic_ids:
@@ -140,12 +141,12 @@ class _Mixed:
                     self._subscribers[topic_id].append(position)
         self._subscribers = {topic_id: who for topic_id, who in self._subscribers.items() if who}
         free = self._keep(topics, former)
-        # Topics that fewer members may have come first: their partitions have the least choice.
+        # Topics with fewer subscribers come first, because their partitions have the least choice.
         by_choice = sorted(self._subscribers, key=lambda topic_id: len(self._subscribers[topic_id]))
         for topic_id in by_choice:
             self._deal(topic_id, free[topic_id])
         while any([self._level(topic_id) for topic_id in by_choice]):
-            pass  # each move makes the sum of the squares of the loads smaller, so it ends
+            pass  # each move lowers the sum of the squared loads, so the loop ends
 
     def target(self) -> dict[str, Partitions]:
         given: list[list[Partition]] = [[] for _ in self._members]
@@ -155,7 +156,7 @@ class _Mixed:
         return {member.member_id: frozenset(given[position]) for position, member in enumerate(self._members)}
 
     def _keep(self, topics: Mapping[TopicId, int], former: Mapping[str, Partitions]) -> dict[TopicId, list[int]]:
-        """What members had and may still have. Returns the partitions that are left."""
+        """Lets members keep what they had and still subscribe to. Returns the partitions that are left."""
         left = {topic_id: dict.fromkeys(range(topics[topic_id])) for topic_id in self._subscribers}
         for position, member in enumerate(self._members):
             for topic_id, index in sorted(former.get(member.member_id, NO_PARTITIONS)):

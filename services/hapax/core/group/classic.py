@@ -3,18 +3,19 @@
 Members meet in *rounds*. In PreparingRebalance each member joins and waits; in CompletingRebalance each one waits for
 the assignment that the leader makes; in Stable they work and send heartbeats. Everything follows from four rules:
 
-* What the group's next coordinator has to know is one record: generation, protocol, leader, and the members with their
-  assignments. It is written when the group is made, when the leader assigns, when a static member's process is replaced
-  in a stable group, and when the last member has gone. `replay` applies it, live and at load. Everything else (who
-  waits, ids that were handed out, a round that has not ended) is lost with the coordinator, and clients build it again.
+* One record holds what the group's next coordinator must know: generation, protocol, leader, and the members with their
+  assignments. It is written when the group is created, when the leader assigns, when a static member's process is
+  replaced in a stable group, and when the last member has left. `replay` applies it, while the group serves and at
+  load. Everything else (who waits, ids that were handed out, a round that has not ended) is lost with the coordinator,
+  and clients build it up again.
 * A call that depends on a record is answered by `stored`, after the record is durable and replayed. Until then the
-  group decides nothing else: the memberships machine holds back all calls but heartbeats.
-* A call waits no longer than a deadline: that of the round, of the assignments, or of a new member. While a state can
-  hold calls, its deadline is set.
-* A deadline that was taken may be out of date when it comes. If it was set again since, it will come again.
+  group decides nothing else: the memberships machine holds back all calls except heartbeats.
+* A call waits no longer than a deadline: that of the round, of the assignments, or of a new member. A state that can
+  hold calls has its deadline set.
+* A deadline that was taken may be out of date when it is processed. If it was set again since, it will fire again.
 
 Sources: KIP-62 (rebalance timeout), KIP-134 (initial delay), KIP-345 (static members), KIP-394 (MEMBER_ID_REQUIRED),
-KIP-814 (skipAssignment), and the behaviour of Kafka's group coordinator where they say nothing.
+KIP-814 (skipAssignment). Where they leave a case open, the behaviour is that of Kafka's group coordinator.
 """
 
 from __future__ import annotations
@@ -68,18 +69,18 @@ _SKIPS_ASSIGNMENT_SINCE: Final = 9
 
 
 class ClassicGroup(Rounds):
-    """Not thread-safe: one event at a time, and while a write is under way only heartbeats and queries."""
+    """Not thread-safe: it takes one event at a time, and while a write is under way only heartbeats and queries."""
 
     __slots__ = ("_has_to_meet", "_known_topics", "exists")
 
     def __init__(self, group_id: str, limits: GroupLimits, deadlines: Deadlines) -> None:
         super().__init__(group_id, limits, deadlines)
         self.exists = False
-        """The log has a record of the group."""
+        """Whether the log has a record of the group."""
         self._known_topics: tuple[tuple[bytes, ...], frozenset[str] | None] | None = None
-        """The subscriptions that were decoded last, and their topics."""
+        """The subscriptions that were decoded last, and the topics in them."""
         self._has_to_meet = False
-        """The members of the last record have not met in a round of this protocol."""
+        """Whether the members of the last record have yet to meet in a round of this protocol."""
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
@@ -115,7 +116,7 @@ class ClassicGroup(Rounds):
             outcome.answers.append((call, self._assignment(member)))
             return outcome
         if member.syncing is not None:
-            # Its client has given that call up, but the connection has to get an answer.
+            # Its client has given up that call, but the connection still needs an answer.
             outcome.answers.append((member.syncing, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS)))
         member.syncing = call
         if member.member_id == self._roster.leader:
@@ -124,7 +125,7 @@ class ClassicGroup(Rounds):
         return outcome
 
     def heartbeat(self, call: CallId, request: Heartbeat, now: Now) -> Outcome:
-        """May come while a write is under way."""
+        """May be called while a write is under way."""
         member = self._roster.get(request.member_id)
         code = self._member_error(member, request.instance_id)
         if code is ErrorCode.NONE:
@@ -138,7 +139,7 @@ class ClassicGroup(Rounds):
         return Outcome([(call, _BEAT if code is ErrorCode.NONE else HeartbeatAnswer(code))])
 
     def leave(self, call: CallId, request: LeaveGroup, now: Now) -> Outcome:
-        """Each member by itself; then at most one round begins."""
+        """Removes each member by itself; afterwards at most one round begins."""
         self._decides()
         outcome = Outcome()
         members = len(self._roster)
@@ -148,7 +149,7 @@ class ClassicGroup(Rounds):
         if len(self._roster) < members:
             self._begin_or_end_round(now, outcome)
         elif self._state is ClassicState.PREPARING:
-            self._end_round_if_complete(now, outcome)  # an id that was waited for may have been given back
+            self._end_round_if_complete(now, outcome)  # the round may have waited for an id that is now given back
         if isinstance(self._under_way, Emptied):
             self._under_way.leaving.append((call, answer))
         else:
@@ -158,7 +159,8 @@ class ClassicGroup(Rounds):
     def check_commit(
         self, generation: int, member_id: str, instance_id: str | None, transactional: bool, now: Now
     ) -> None:
-        """Whether offsets may be committed; a plain commit renews the member's session. May come at any time.
+        """Checks whether offsets may be committed. A plain commit also renews the member's session. May be called at
+        any time.
 
         Raises Refusal: 22, 25 or 82 for the member, 27 for a plain commit between a round and its assignment.
         """
@@ -171,9 +173,9 @@ class ClassicGroup(Rounds):
         member = self._roster.get(member_id)
         code = self._member_error(member, instance_id)
         if code is ErrorCode.FENCED_INSTANCE_ID:
-            raise Refusal(code, f"{instance_id!r} has joined again since")
+            raise Refusal(code, f"{instance_id!r} has joined again in the meantime")
         if code is not ErrorCode.NONE:
-            raise Refusal(code, f"{member_id!r} is no member of the group")
+            raise Refusal(code, f"{member_id!r} is not a member of the group")
         assert member is not None
         if generation != self._generation:
             raise Refusal(ErrorCode.ILLEGAL_GENERATION, f"the group's generation is {self._generation}")
@@ -186,7 +188,7 @@ class ClassicGroup(Rounds):
     # --- time -----------------------------------------------------------------------------------------------------
 
     def due(self, deadline: Deadline, now: Now) -> Outcome:
-        """A deadline that `Deadlines.take_due` has returned, now or before a write that was under way since."""
+        """Processes a deadline that `Deadlines.take_due` has returned, now or before the write that was under way."""
         self._decides()
         outcome = Outcome()
         if self._deadlines.get(deadline) is not None:
@@ -208,7 +210,7 @@ class ClassicGroup(Rounds):
     # --- the log --------------------------------------------------------------------------------------------------
 
     def replay(self, value: ClassicGroupValue, now: Now | None = None) -> None:
-        """Applies a record of the log. `now` is None while the shard loads, when no session runs."""
+        """Applies a record of the log. `now` is None while the shard loads, because no session runs then."""
         self.exists = True
         for member in self._roster.replay(value):
             self._deadlines.clear(member.session)
@@ -222,7 +224,7 @@ class ClassicGroup(Rounds):
         self._subscriptions = tuple(member.subscription for member in value.members)
 
     def stored(self, now: Now) -> Outcome:
-        """The write under way is durable, and `replay` has applied it."""
+        """Called when the write under way is durable and `replay` has applied it."""
         outcome = Outcome()
         under_way, self._under_way = self._under_way, None
         if isinstance(under_way, Made):
@@ -240,7 +242,7 @@ class ClassicGroup(Rounds):
         return outcome
 
     def refused(self, code: ErrorCode, now: Now) -> Outcome:
-        """The write under way is certainly not in the log."""
+        """Called when the write under way is certainly not in the log."""
         outcome = Outcome()
         under_way, self._under_way = self._under_way, None
         code = APPEND_REFUSALS.get(code, code)
@@ -255,7 +257,7 @@ class ClassicGroup(Rounds):
                 under_way.former_leader or NO_MEMBER,
             )))  # fmt: skip
         elif isinstance(under_way, Emptied):
-            # The members have gone in any case. Until the record is there, a failover would let them lapse once more.
+            # The members are gone in any case. Until the record is stored, they would expire again after a failover.
             self.replay(under_way.value, now)
             self._unsaved = True
             self._deadlines.set(self._deadline(EMPTIED), Millis(now.monotonic + _WRITE_AGAIN_MS))
@@ -263,8 +265,8 @@ class ClassicGroup(Rounds):
         return outcome
 
     def loaded(self, now: Now) -> Outcome:
-        """The shard begins to serve, or the group has come from the consumer protocol. Every member gets a whole
-        session to come back."""
+        """Called when the shard begins to serve, or when the group has come from the consumer protocol. Every member
+        gets a whole session to come back."""
         outcome = Outcome()
         for member in self._roster:
             self._renew(member, now)
@@ -273,7 +275,7 @@ class ClassicGroup(Rounds):
         return outcome
 
     def rebalance(self, now: Now) -> Outcome:
-        """Begins a round, unless the group has no members or is in one."""
+        """Begins a round, unless the group has no members or a round is already under way."""
         self._decides()
         outcome = Outcome()
         if self._state in (ClassicState.COMPLETING, ClassicState.STABLE):
@@ -281,7 +283,8 @@ class ClassicGroup(Rounds):
         return outcome
 
     def unload(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[tuple[CallId, Answer]]:
-        """The group goes: every call that waits is refused, and no deadline stays. Call nothing else after this."""
+        """Removes the group from memory: every waiting call is refused, and no deadline remains. Nothing else may be
+        called afterwards."""
         outcome = Outcome()
         under_way, self._under_way = self._under_way, None
         if isinstance(under_way, Made | Replaced):
@@ -308,7 +311,7 @@ class ClassicGroup(Rounds):
 
     @property
     def state_timestamp(self) -> TimestampMs:
-        """When the group entered its state, by the wall clock; -1: unknown."""
+        """When the group entered its state, by the wall clock; -1 if unknown."""
         return self._since
 
     @property
@@ -317,7 +320,7 @@ class ClassicGroup(Rounds):
 
     @property
     def protocol(self) -> str | None:
-        """That the last round chose."""
+        """The protocol that the last round chose."""
         return self._protocol
 
     @property
@@ -327,23 +330,24 @@ class ClassicGroup(Rounds):
 
     @property
     def members(self) -> list[Member]:
-        """In the order in which they joined. To be read only."""
+        """The members in the order in which they joined. The caller must not change the list."""
         return self._roster.members()
 
     def is_empty(self) -> bool:
         return self._state is ClassicState.EMPTY
 
     def is_vacant(self) -> bool:
-        """It is neither in the log nor about to be, and has no members and no ids for any."""
+        """Whether the group is neither in the log nor about to be, and has no members and no ids for any."""
         return not (self.exists or self._under_way or self._pending or len(self._roster))
 
     def value(self) -> ClassicGroupValue:
-        """The record of the group as it is. While it is stable or empty, that is its last one in the log."""
+        """The group's record in its present state. While the group is stable or empty, the log's last record is equal
+        to it."""
         return self._roster.value(self._generation, self._protocol, self._since)
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """By the members of this generation. None where they are unknown: another type of protocol, or metadata that
-        is no subscription of the consumer protocol."""
+        """The topics to which the members of this generation subscribe. None where they are unknown: the type of the
+        protocol is another one, or some metadata is not a subscription of the consumer protocol."""
         if self._roster.protocol_type != PROTOCOL_TYPE:
             return None
         known = self._known_topics
@@ -413,7 +417,7 @@ class ClassicGroup(Rounds):
         self._deadlines.set(member.session, Millis(now.monotonic + self._limits.new_member_join_timeout_ms))
         if self._state is ClassicState.PREPARING and self._initial:
             self._newcomers = True
-            # Its client waits for its own rebalance timeout, which may be shorter than that of the others.
+            # Its client waits for its own rebalance timeout, which may be shorter than the others'.
             self._initial_limit = Millis(min(self._initial_limit, now.monotonic + request.rebalance_timeout_ms))
         self._begin_or_end_round(now, outcome)
 
@@ -421,7 +425,7 @@ class ClassicGroup(Rounds):
         leads = member.member_id == self._roster.leader
         answered_before = self._state is ClassicState.COMPLETING or (self._state is ClassicState.STABLE and not leads)
         if answered_before and request.protocols == member.protocols:
-            # Nothing has changed: the member has missed the answer, or asks in order to be sure.
+            # Nothing has changed: the member has missed the answer, or makes sure.
             self._renew(member, now)
             outcome.answers.append((call, self._joined(member)))
             return
@@ -432,11 +436,11 @@ class ClassicGroup(Rounds):
     def _replace(
         self, former: Member, fresh_id: str, call: CallId, request: JoinGroup, now: Now, outcome: Outcome
     ) -> None:
-        """A static member's process has started again."""
+        """Gives a static member's place to its restarted process."""
         roster = self._roster
         member = roster.new_member(fresh_id, request)
         if self._state is ClassicState.STABLE and roster.choose_protocol((former, member)) == self._protocol:
-            # The group stays as it is, once its log knows the new id.
+            # The group stays as it is, once its log has the new id.
             value = roster.value(self._generation, self._protocol, self._since)
             stands_in = member_value(member, self._protocol, former.assignment)
             value = value._replace(
@@ -468,7 +472,7 @@ class ClassicGroup(Rounds):
         if request.version >= _SKIPS_ASSIGNMENT_SINCE:
             answer = replace(self._joined(member), skip_assignment=leads)
         else:
-            # It must not assign again, because the others would not ask. So the answer names the leader that was.
+            # It must not assign again, because the others would not ask. So the answer names the former leader.
             answer = replace(self._joined(member), leader=under_way.former_leader or NO_MEMBER, members=())
         outcome.answers.append((under_way.call, answer))
 

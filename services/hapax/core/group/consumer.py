@@ -2,8 +2,8 @@
 
 Three epochs follow one another. The *group epoch* rises whenever something changes that the assignment depends on.
 The *target epoch* is the group epoch for which an assignor has run. It runs at most once per assignment interval, and
-until then the old target serves. A *member's epoch* is the target epoch that the member has reached;
-`reconciliation.py` takes it there, heartbeat by heartbeat. So group epoch >= target epoch >= each member's epoch.
+until then the old target applies. A *member's epoch* is the target epoch that the member has reached;
+`reconciliation.py` moves it there, heartbeat by heartbeat. So group epoch >= target epoch >= each member's epoch.
 
 State that is persisted changes only in `replay`. A decision makes at most one write, and its answer waits until that is
 durable. Sessions and timers are kept in memory: a new coordinator gives every member a full session.
@@ -68,17 +68,17 @@ from hapax.core.types import Millis, Now, TimestampMs, TopicId
 SESSION: Final = "session"
 REBALANCE: Final = "rebalance"
 REGEX: Final = "regex"
-"""Kinds of deadlines."""
+"""The kinds of deadlines."""
 
 RETRY_MS: Final = 1_000
-"""A timer whose write was refused is due again after this."""
+"""A timer whose write was refused is due again after this time."""
 FIRST_VERSION_WITH_MEMBER_EPOCHS: Final = 9
 """Of OffsetCommit."""
 
 
 @dataclass(slots=True)
 class UnderWay:
-    """The decision whose write is not durable yet."""
+    """A decision whose write is not durable yet."""
 
     records: Sequence[MembershipRecord]
     call: CallId | None = None
@@ -86,7 +86,7 @@ class UnderWay:
     retry: Deadline | None = None
     """The timer that made the decision."""
     compared: int | None = None
-    """Version of the topics for which the metadata hash was compared."""
+    """The version of the topics against which the metadata hash was compared."""
     regexes: list[RegexQuestion] = field(default_factory=list)
 
 
@@ -100,12 +100,12 @@ class ConsumerGroup:
         self._state = ConsumerState()
         self._under_way: UnderWay | None = None
         self._compared: int | None = None
-        """Version of the topics at which the metadata hash was last compared with them."""
+        """The version of the topics against which the metadata hash was last compared."""
         self._topic_ids: dict[Subscription, frozenset[TopicId]] = {}
         self._topic_ids_version: int | None = None
         self._questions = Questions()
         self._names: frozenset[str] | None = None
-        """Of the subscribed topics; None: not known. Every record may change them."""
+        """Names of the subscribed topics; None if not known. Every record may change them."""
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -125,8 +125,8 @@ class ConsumerGroup:
     def keep_alive(
         self, request: ConsumerGroupHeartbeat, topics: Topics, now: Now
     ) -> ConsumerHeartbeatAnswer | None:
-        """The answer to a heartbeat that only keeps a session alive; None for any other. It may be asked at any time,
-        also while a write of the group is under way."""
+        """The answer to a heartbeat that only keeps a session alive; None for any other heartbeat. May be called at any
+        time, also while a write of the group is under way."""
         state, member_id = self._state, request.member_id
         current, value = state.currents.get(member_id), state.members.get(member_id)
         if (
@@ -147,7 +147,7 @@ class ConsumerGroup:
             ErrorCode.NONE, None, member_id, current.epoch, self.limits.consumer_heartbeat_interval_ms)
 
     def due(self, deadline: Deadline, topics: Topics, now: Now) -> Outcome:
-        """A deadline that may have been moved since it was found due."""
+        """Processes a deadline, which may have been moved since it was found due."""
         moved_to = self._deadlines.get(deadline)
         if moved_to is not None and moved_to > now.monotonic:
             return Outcome()
@@ -163,7 +163,7 @@ class ConsumerGroup:
         return self._write(UnderWay(self._without(draft, topics, now), retry=deadline, compared=topics.version))
 
     def resolved(self, regex: str, topics: tuple[str, ...], version: int, now: Now) -> Outcome:
-        """The names of the topics that match, in any order."""
+        """Takes the answer to a RegexQuestion: the names of the matching topics, in any order."""
         state = self._state
         known = state.regexes.get(regex)
         matching = tuple(sorted(topics))
@@ -171,7 +171,7 @@ class ConsumerGroup:
             return Outcome()
         draft = Draft(state)
         draft.add(RegexRecord(self.group_id, regex, RegexValue(matching, version, now.wall)))
-        # The hash is compared at the next heartbeat, which knows the topics.
+        # The hash is compared at the next heartbeat, which brings the topics.
         draft.add(GroupEpochRecord(self.group_id, GroupEpochValue(state.epoch + 1, state.metadata_hash)))
         return self._write(UnderWay(draft.records))
 
@@ -225,7 +225,7 @@ class ConsumerGroup:
     # --- queries --------------------------------------------------------------------------------------------------
 
     def is_vacant(self) -> bool:
-        """Nothing of the group is persisted."""
+        """Whether nothing of the group is persisted."""
         return self._state.epoch == 0 and not self._state.members
 
     def is_empty(self) -> bool:
@@ -240,12 +240,12 @@ class ConsumerGroup:
         return self._state.epoch
 
     def current(self, member_id: str) -> Current:
-        """Where a member stands."""
+        """The state of a member on its way to its target."""
         return self._state.current(member_id)
 
     @property
     def state(self) -> str:
-        """As ListGroups and ConsumerGroupDescribe name it."""
+        """The state's name in ListGroups and ConsumerGroupDescribe."""
         state = self._state
         if not state.members:
             return "Empty"
@@ -258,8 +258,8 @@ class ConsumerGroup:
         return "Stable"
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Names of all topics that a member subscribes to. None while an expression is not resolved: it may match any
-        topic."""
+        """Names of all topics to which a member subscribes. None while an expression is not resolved, because it may
+        match any topic."""
         state = self._state
         if self._names is None and all(not regex or regex in state.regexes for _, regex in state.subscriptions):
             self._names = frozenset(_names(state))
@@ -282,9 +282,9 @@ class ConsumerGroup:
         self, epoch: int, member_id: str, instance_id: str | None, partitions: Iterable[tuple[TopicId, int]],
         transactional: bool, version: int = FIRST_VERSION_WITH_MEMBER_EPOCHS,
     ) -> None:
-        """Whether a member may commit offsets of these partitions. `version`: of OffsetCommit, where it is one.
+        """Checks whether a member may commit offsets of these partitions. `version` is that of OffsetCommit.
 
-        Raises Refusal for the whole request: 25, 35, 113; 22 for a member that speaks the classic protocol.
+        Raises Refusal for the whole request: 25, 35, 113; 22 for a member that uses the classic protocol.
         """
         state = self._state
         if epoch < 0 and not state.members:
@@ -293,7 +293,7 @@ class ConsumerGroup:
             return  # TxnOffsetCommit 0-2 cannot name the member
         value = state.members.get(member_id)
         if value is None:
-            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is no member of the group")
+            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of the group")
         stale = ErrorCode.STALE_MEMBER_EPOCH if value.classic is None else ErrorCode.ILLEGAL_GENERATION
         if not transactional and value.classic is None and version < FIRST_VERSION_WITH_MEMBER_EPOCHS:
             raise Refusal(
@@ -304,12 +304,12 @@ class ConsumerGroup:
             raise Refusal(stale, f"the member's epoch is {current.epoch}")
         for partition in partitions:
             if epoch == current.epoch and not transactional:
-                # Kafka would let it pass. But then a late commit could set another member's position back.
+                # Kafka accepts this. But then a late commit could set back the position of the partition's new owner.
                 if state.holders.get(partition, member_id) != member_id:
-                    raise Refusal(stale, f"partition {partition[1]} has been given to another member since")
+                    raise Refusal(stale, f"partition {partition[1]} now belongs to another member")
                 continue
-            # In a transaction a member commits what it has, and nothing else: the next one may already have asked for
-            # the position of a partition that this one has given up, and would process the same records.
+            # In a transaction a member commits only what it still has. The next owner of a partition that this member
+            # has given up may already have fetched the position, and would process the same records.
             assigned_at = current.assigned.get(partition, current.pending_revocation.get(partition))
             if assigned_at is None or epoch < assigned_at:
                 raise Refusal(
@@ -317,17 +317,17 @@ class ConsumerGroup:
                     f"epoch {epoch}")
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Whether a member may fetch offsets. Raises Refusal: 25, 113."""
+        """Checks whether a member may fetch offsets. Raises Refusal: 25, 113."""
         if not member_id and epoch < 0:
             return
         if member_id not in self._state.members:
-            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is no member of the group")
+            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of the group")
         current = self._state.current(member_id)
         if epoch != current.epoch:
             raise Refusal(ErrorCode.STALE_MEMBER_EPOCH, f"the member's epoch is {current.epoch}")
 
     def tombstones(self) -> tuple[MembershipRecord, ...]:
-        """Delete the whole group."""
+        """Records that delete the whole group."""
         state, group = self._state, self.group_id
         records: list[MembershipRecord] = [CurrentRecord(group, member_id, None) for member_id in state.currents]
         records += [TargetRecord(group, member_id, None) for member_id in state.targets]
@@ -369,8 +369,8 @@ class ConsumerGroup:
         records: Sequence[MembershipRecord] = draft.records
         if request.member_epoch == PAUSE:
             current = state.current(member_id)
-            # A process that comes back under this instance id has the partitions from epoch 0 on. What the member had
-            # not given up yet is free: its process has stopped.
+            # A process that returns with this instance id gets the partitions from epoch 0 on. Partitions that the
+            # member had still to give up are free, because its process has stopped.
             paused = Current(PAUSE, 0, STABLE, dict.fromkeys(current.assigned, 0))
             if paused != current:
                 draft.add(CurrentRecord(self.group_id, member_id, paused.value()))
@@ -385,7 +385,7 @@ class ConsumerGroup:
         return self._write(UnderWay(records, call, answer))
 
     def _admit(self, draft: Draft, request: ConsumerGroupHeartbeat, owned: Partitions | None) -> str:
-        """Checks who it is. Returns the id under which the member is in the group, or joins it."""
+        """Checks who the member is. Returns its id in the group; a new member is admitted under this id."""
         state = self._state
         member_id = request.member_id or request.fresh_id
         instance_id = request.instance_id
@@ -397,7 +397,7 @@ class ConsumerGroup:
             and not (joins and instance_id in state.instances)
         ):
             raise Refusal(
-                ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {self.limits.consumer_max_size} members already")
+                ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group already has {self.limits.consumer_max_size} members")
         if not joins:
             if instance_id is not None:
                 self._check_instance(instance_id, member_id)
@@ -408,12 +408,12 @@ class ConsumerGroup:
                 if state.current(former).epoch != PAUSE and state.members[former].classic is None:
                     raise Refusal(
                         ErrorCode.UNRELEASED_INSTANCE_ID,
-                        f"{former!r} is in the group with this instance id, and has not left")
+                        f"{former!r} still has this instance id in the group")
                 self._take_over(draft, member_id, former)
         return member_id
 
     def _take_over(self, draft: Draft, member_id: str, former: str) -> None:
-        """A static member is back under another id: it goes on where the former was."""
+        """Lets a static member that has returned under another id continue where the former one was."""
         current, value = self._state.current(former), self._state.members[former]
         if member_id in self._state.members:
             self._remove(draft, member_id)
@@ -428,7 +428,7 @@ class ConsumerGroup:
     def _lead(
         self, draft: Draft, member_id: str, value: MemberValue, owned: Partitions | None, topics: Topics, now: Now
     ) -> Current:
-        """Takes over what the member says of itself, and leads it on towards its target."""
+        """Takes over what the member says about itself, and moves it one step towards its target."""
         changed, raises = self._update_member(draft, member_id, value)
         if raises:
             self._raise_epoch(draft, topics)
@@ -465,12 +465,13 @@ class ConsumerGroup:
             draft.add(TargetEpochRecord(self.group_id, TargetEpochValue(value.epoch, TimestampMs(0))))
 
     def _compare_metadata(self, draft: Draft, topics: Topics) -> None:
-        """The topics have changed, or this coordinator has not seen them yet: are those of the group others?"""
+        """Raises the epoch if topics of the group have changed. Called when topics of the cluster have changed, or when
+        this coordinator has not compared them yet."""
         state = draft.state
         found = _metadata_hash(state, topics)
         if found == state.metadata_hash:
             return
-        # An assignment that is to come will know the topics anyway.
+        # The next run of the assignor reads the topics anyway.
         epoch = state.epoch + (state.epoch == state.target_epoch)
         draft.add(GroupEpochRecord(self.group_id, GroupEpochValue(epoch, found)))
 
@@ -493,7 +494,7 @@ class ConsumerGroup:
         draft.add(TargetEpochRecord(group, TargetEpochValue(draft.state.epoch, now.wall)))
 
     def _may_assign(self, state: ConsumerState, now: Now) -> bool:
-        """The assignor has not run within the interval."""
+        """Whether the assignment interval has passed since the assignor ran."""
         since = now.wall - state.target_timestamp
         return not (state.target_timestamp and 0 <= since < self.limits.consumer_assignment_interval_ms)
 
@@ -517,8 +518,8 @@ class ConsumerGroup:
         return following
 
     def _without(self, draft: Draft, topics: Topics, now: Now) -> Sequence[MembershipRecord]:
-        """The records of a draft that has removed members: the group's next epoch, or, where only members of the
-        classic protocol are left, a group of that protocol."""
+        """The records of a draft that has removed members: they give the group its next epoch, or make it a classic
+        group where only members of the classic protocol are left."""
         value = downgraded(draft.state, self.limits, topics, now)
         if value is not None:
             return (*self.tombstones(), ClassicGroupRecord(self.group_id, value))
@@ -553,23 +554,23 @@ class ConsumerGroup:
     def _check_member(self, member_id: str) -> None:
         value = self._state.members.get(member_id)
         if value is None:
-            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is no member of the group")
+            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of the group")
         if value.classic is not None:
-            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} speaks the classic protocol")
+            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} uses the classic protocol")
 
     def _check_instance(self, instance_id: str, member_id: str) -> None:
         holder = self._state.instances.get(instance_id)
         if holder is None:
             raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"no member has the instance id {instance_id!r}")
         if holder != member_id:
-            raise Refusal(ErrorCode.FENCED_INSTANCE_ID, f"{holder!r} has joined with this instance id since")
+            raise Refusal(ErrorCode.FENCED_INSTANCE_ID, f"{holder!r} has joined with this instance id in the meantime")
 
     def _check_epoch(self, member_id: str, epoch: int, owned: Partitions | None) -> None:
         self._check_member(member_id)
         current = self._state.current(member_id)
         if epoch == current.epoch:
             return
-        # An answer with a new epoch may have been lost. A member that owns nothing beyond it may go on.
+        # An answer with a new epoch may have been lost. A member that owns nothing beyond it may continue.
         if epoch < current.epoch and epoch == current.previous_epoch and owned is not None \
                 and owned <= current.assigned.keys():
             return
@@ -580,13 +581,13 @@ class ConsumerGroup:
     # --- topics and expressions -----------------------------------------------------------------------------------
 
     def _subscribed(self, state: ConsumerState, subscription: Subscription, topics: Topics) -> frozenset[TopicId]:
-        """Ids of the topics that exist. An expression that is not resolved yet matches none."""
+        """Ids of the existing topics of a subscription. An expression that is not resolved yet matches none."""
         if topics.version != self._topic_ids_version:
             self._topic_ids.clear()
             self._topic_ids_version = topics.version
         found = self._topic_ids.get(subscription)
         if found is None:
-            if len(self._topic_ids) > 2 * len(state.subscriptions):  # most are of subscriptions that were
+            if len(self._topic_ids) > 2 * len(state.subscriptions):  # most belong to former subscriptions
                 self._topic_ids.clear()
             names, regex = subscription
             if regex in state.regexes:
@@ -626,10 +627,11 @@ class ConsumerGroup:
             self._set_regex_timer(now)
 
     def _set_rebalance_timer(self, member_id: str, now: Now) -> None:
-        """After each step of a member: it has until then to give up what it was told to, counted from its last step."""
+        """Called after each step of a member. The member must give up its partitions within the rebalance timeout,
+        counted from its last step."""
         key = Deadline(self.group_id, REBALANCE, member_id)
         value = self._state.members.get(member_id)
-        # Members of the classic protocol have another timer: they act only when a heartbeat has told them to.
+        # Members of the classic protocol have another timer, because they act only when a heartbeat tells them to.
         if self._state.current(member_id).state == UNREVOKED and value is not None and value.classic is None:
             self._deadlines.set(key, Millis(now.monotonic + value.rebalance_timeout_ms))
         else:
@@ -642,13 +644,13 @@ class ConsumerGroup:
     # --- parts ----------------------------------------------------------------------------------------------------
 
     def _assignor(self, state: ConsumerState) -> str:
-        """The one that most members prefer, else the first that is configured."""
+        """The assignor that most members prefer, or the first configured one."""
         configured = self.limits.consumer_assignors
         return max(configured, key=lambda name: state.assignors.get(name, 0))
 
 
 def _said(request: ConsumerGroupHeartbeat, former: MemberValue | None) -> MemberValue:
-    """What the member says of itself. What it leaves out has not changed."""
+    """What the member says about itself. Fields that it omits have not changed."""
     names = None if request.subscribed_names is None else tuple(sorted(set(request.subscribed_names)))
     return MemberValue(
         request.instance_id if request.instance_id is not None else former and former.instance_id,
@@ -674,7 +676,7 @@ def _names(state: ConsumerState) -> set[str]:
 
 
 def _metadata_hash(state: ConsumerState, topics: Topics) -> int:
-    """Of the topics that the group subscribes to and that exist: the same at every coordinator."""
+    """Hash of the existing topics to which the group subscribes. It is the same at every coordinator."""
     found = (facts for facts in map(topics.topic, _names(state)) if facts is not None)
     return sum(map(_topic_hash, found)) & 0x7FFF_FFFF_FFFF_FFFF
 

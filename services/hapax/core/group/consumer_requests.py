@@ -1,4 +1,4 @@
-"""What a ConsumerGroupHeartbeat must look like, whatever the group's state."""
+"""Checks of a ConsumerGroupHeartbeat that do not depend on the group's state."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hapax.core.types import LONGEST_NAME_BYTES
 JOIN: Final = 0
 LEAVE: Final = -1
 PAUSE: Final = -2
-"""A static member stops and will be back: its partitions are kept for it until its session ends."""
+"""A static member leaves for a while: its partitions are kept for it until its session ends."""
 UNCHANGED: Final = -1
-"""A rebalance timeout that was not sent."""
+"""The value of a rebalance timeout that was not sent."""
 FIRST_VERSION_WITH_CLIENT_IDS: Final = 1
-"""From here on clients make their member ids themselves."""
+"""From this version on, clients generate their member ids themselves."""
 
 
 def check(request: ConsumerGroupHeartbeat, assignors: Collection[str]) -> None:
@@ -41,22 +41,22 @@ def check(request: ConsumerGroupHeartbeat, assignors: Collection[str]) -> None:
             raise _invalid("a joining member must send an empty list of owned partitions")
         if request.subscribed_names is None and request.subscribed_regex is None:
             raise _invalid("a joining member must subscribe to names or to a regular expression")
-        for name in (request.member_id, request.instance_id):  # they become part of records
+        for name in (request.member_id, request.instance_id):  # they are stored in records
             if name is not None and len(name.encode(errors="replace")) > LONGEST_NAME_BYTES:
-                raise _invalid(f"a member id or instance id has at most {LONGEST_NAME_BYTES} bytes")
+                raise _invalid(f"a member id or instance id must not be longer than {LONGEST_NAME_BYTES} bytes")
     elif epoch == PAUSE:
         if request.instance_id is None:
             raise _invalid("only a member with an instance id can leave with epoch -2")
     elif epoch < PAUSE:
-        raise _invalid(f"there is no member epoch {epoch}")
+        raise _invalid(f"invalid member epoch {epoch}")
     if request.server_assignor is not None and request.server_assignor not in assignors:
         raise Refusal(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
-            f"there is no assignor {request.server_assignor!r}, but {', '.join(assignors)}")
+            f"unknown assignor {request.server_assignor!r}; known: {', '.join(assignors)}")
 
 
 def is_full(request: ConsumerGroupHeartbeat) -> bool:
-    """The member tells everything: it joins, or has missed an answer, and wants to be told everything too."""
+    """Whether the member sends all fields: it joins, or has missed an answer. The answer then has all fields too."""
     return (
         request.rebalance_timeout_ms != UNCHANGED and request.owned is not None
         and (request.subscribed_names is not None or request.subscribed_regex is not None)

@@ -1,7 +1,7 @@
-"""What the log says of one group of the consumer protocol, and how its records change it.
+"""The state of one group of the consumer protocol as its records in the log define it.
 
-Nothing else changes this state. Its values are never changed in place, so that a copy is cheap: a decision whose
-records build on one another applies them to a copy (`Draft`) by the code that replays the log.
+Only records change this state. Its values are never changed in place, so a copy is cheap: a decision whose records
+build on one another applies them to a copy (`Draft`), with the same code that replays the log.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ def subscription_of(value: MemberValue) -> Subscription:
 @dataclass(slots=True)
 class ConsumerState:
     epoch: int = 0
-    """Of the group; 0: the group is not persisted."""
+    """The group's epoch; 0 if the group is not persisted."""
     metadata_hash: int = UNKNOWN_HASH
     target_epoch: int = 0
     target_timestamp: int = 0
-    """When the assignor ran, ms since 1970; 0: never, or the group was empty since."""
+    """When the assignor ran, ms since 1970; 0 if it has never run or the group has been empty since."""
     members: dict[str, MemberValue] = field(default_factory=dict)
     targets: dict[str, Partitions] = field(default_factory=dict)
     currents: dict[str, Current] = field(default_factory=dict)
     regexes: dict[str, RegexValue] = field(default_factory=dict)
-    """The resolved ones."""
+    """The resolved expressions."""
 
-    # What follows is derived from the above.
+    # The fields below are derived from those above.
     holders: dict[Partition, str] = field(default_factory=dict)
-    """The member that has the partition assigned or has still to give it up."""
+    """Partition -> the member to which it is assigned, or which has still to give it up."""
     instances: dict[str, str] = field(default_factory=dict)
     """Instance id -> member id."""
     subscriptions: dict[Subscription, int] = field(default_factory=dict)
-    """-> number of members. Most groups have one subscription, or few."""
+    """Subscription -> number of members. Most groups have one subscription or a few."""
     assignors: dict[str, int] = field(default_factory=dict)
-    """Named by members -> number of members."""
+    """Assignor -> number of members that name it."""
 
     def copy(self) -> ConsumerState:
         return ConsumerState(
@@ -72,7 +72,7 @@ class ConsumerState:
         return any(each == regex for _, each in self.subscriptions)
 
     def expressions(self) -> list[str]:
-        """Those that members subscribe to, sorted."""
+        """The expressions to which members subscribe, sorted."""
         return sorted({regex for _, regex in self.subscriptions if regex})
 
     def replay(self, record: MembershipRecord) -> None:
@@ -130,7 +130,7 @@ class ConsumerState:
 
 
 class Draft:
-    """A decision: its records, and the state as it will be after them."""
+    """A decision: its records, and the state after them."""
 
     def __init__(self, state: ConsumerState) -> None:
         self.state = state
@@ -143,7 +143,8 @@ class Draft:
         self.state.replay(record)
 
     def add_last(self, record: MembershipRecord) -> None:
-        """Nothing of this decision builds on the record. So `state` does not have it, and may not have to be copied."""
+        """Adds a record on which nothing else in this decision builds. `state` does not contain it, which can save a
+        copy."""
         self.records.append(record)
 
 

@@ -1,7 +1,7 @@
-"""The time-outs of many groups' members, in one table per shard.
+"""The time-outs of the members of all groups of a shard, in one table.
 
-Sessions are renewed at every heartbeat and almost never end. So moving a deadline to later must cost no more than a
-dictionary's write: the queue keeps the earlier entry, and when that one is due, it is put back at the true time.
+Sessions are renewed at every heartbeat and almost never end. So moving a deadline to a later time must cost no more
+than a write to a dictionary: the queue keeps the earlier entry, and puts it back at the true time when it is due.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ class Deadline(NamedTuple):
 
 
 class Deadlines:
-    """At most one time per key."""
+    """Holds at most one time per key."""
 
     def __init__(self) -> None:
         self._at: dict[Deadline, Millis] = {}
         self._queued: dict[Deadline, Millis] = {}
-        """The entry in the queue that counts. It is never later than the deadline."""
+        """Key -> the queue's valid entry. It is never later than the deadline."""
         self._queue: list[tuple[Millis, Deadline]] = []
 
     def set(self, key: Deadline, at: Millis) -> None:
-        """Sets or moves a deadline, in ms of the monotonic clock."""
+        """Sets or moves a deadline. `at` is in ms of the monotonic clock."""
         self._at[key] = at
         queued = self._queued.get(key)
         if queued is None or at < queued:
@@ -42,7 +42,7 @@ class Deadlines:
         return self._at.get(key)
 
     def next(self) -> Millis | None:
-        """No deadline is earlier. It may be that none is due at this time, because some were moved."""
+        """A time that is not later than any deadline. No deadline may be due then, because some were moved."""
         while self._queue:
             at, key = self._queue[0]
             if self._queued.get(key) == at:
@@ -53,7 +53,7 @@ class Deadlines:
         return None
 
     def take_due(self, now: Millis) -> list[Deadline]:
-        """Removes the deadlines that are not later than `now`, and returns them, the earliest first."""
+        """Removes and returns the deadlines that are not later than `now`, the earliest first."""
         due = []
         while self._queue and self._queue[0][0] <= now:
             at, key = heappop(self._queue)

@@ -1,4 +1,4 @@
-"""What the groups' coordinator tells of a group: for ListGroups, DescribeGroups and ConsumerGroupDescribe."""
+"""Descriptions of groups for ListGroups, DescribeGroups and ConsumerGroupDescribe."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from hapax.core.group.values import MemberValue, Partitions
 CLASSIC_TYPE: Final = "classic"
 CONSUMER_TYPE: Final = "consumer"
 SIMPLE_TYPE: Final = "simple"
-"""A group that never had members. Kafka's calls call it classic."""
+"""The type of a group that has never had members. Kafka reports such a group as classic."""
 DEAD: Final = "Dead"
-"""State of a group that does not exist, as DescribeGroups names it."""
+"""DescribeGroups' state of a group that does not exist."""
 
 
 class GroupListing(NamedTuple):
     group_id: str
     protocol_type: str
-    """Empty for a group that has only offsets."""
+    """Empty for a group that only has offsets."""
     state: str
-    """`Empty`, `PreparingRebalance`, `CompletingRebalance`, `Assigning`, `Reconciling`, `Stable`, `Dead`."""
+    """`Empty`, `PreparingRebalance`, `CompletingRebalance`, `Assigning`, `Reconciling`, `Stable` or `Dead`."""
     group_type: str
     """`CLASSIC_TYPE` or `CONSUMER_TYPE`."""
 
@@ -30,7 +30,7 @@ class DescribedClassicMember(NamedTuple):
     client_id: str
     client_host: str
     metadata: bytes
-    """For the group's chosen protocol; empty unless the group is stable."""
+    """The member's metadata for the protocol that the group chose; empty unless the group is stable."""
     assignment: bytes
 
 
@@ -47,7 +47,7 @@ class DescribedConsumer(NamedTuple):
     value: MemberValue
     epoch: int
     assigned: Partitions
-    """Also those that it is about to revoke."""
+    """Includes the partitions that the member is about to revoke."""
     target: Partitions
 
 

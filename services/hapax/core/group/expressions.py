@@ -1,7 +1,7 @@
-"""Regular expressions of subscriptions: RE2's, whose time to match is linear. They match a topic's whole name.
+"""Regular expressions of subscriptions. They use RE2, whose matching time is linear, and match whole topic names.
 
-An expression is compiled when a member subscribes, and resolved outside of the machine. It is asked for when it is not
-resolved yet, and again when the cluster's topics have changed.
+An expression is compiled when a member subscribes, and resolved outside of the machine. The machine asks for its topics
+while it is not resolved, and again when the cluster's topics have changed.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from hapax.core.group.values import MemberValue, Topics
 from hapax.core.types import Millis, Now
 
 INTERVAL_MS: Final = 10_000
-"""An expression is asked for again no sooner than this."""
+"""The shortest interval between two questions about the same expression."""
 
 _LONGEST_BYTES: Final = 32_767
-"""It is part of a record's key."""
+"""The limit of an expression: it is part of a record's key."""
 
 
 def check_expression(regex: str) -> None:
-    """Raises Refusal: INVALID_REGULAR_EXPRESSION where it does not compile."""
+    """Raises Refusal(INVALID_REGULAR_EXPRESSION) if the expression does not compile."""
     if len(regex.encode(errors="replace")) > _LONGEST_BYTES:
         raise Refusal(
-            ErrorCode.INVALID_REGULAR_EXPRESSION, f"a regular expression has at most {_LONGEST_BYTES} bytes")
+            ErrorCode.INVALID_REGULAR_EXPRESSION, f"an expression must not have more than {_LONGEST_BYTES} bytes")
     options = re2.Options()
     options.log_errors = False
     try:
         re2.compile(regex, options)
     except (re2.error, UnicodeEncodeError) as error:
         raise Refusal(
-            ErrorCode.INVALID_REGULAR_EXPRESSION, f"{regex!r} is no regular expression of RE2: {_text(error)}"
+            ErrorCode.INVALID_REGULAR_EXPRESSION, f"{regex!r} is not a valid RE2 regular expression: {_text(error)}"
         ) from error
 
 
 class Questions:
-    """Which expressions of a group were asked for, and when. A new coordinator asks for all of them once."""
+    """Which expressions of a group were asked for, and when. A new coordinator asks once for all of them."""
 
     def __init__(self) -> None:
         self._asked: dict[str, tuple[Millis, int]] = {}
-        """Expression -> (when it was last asked for, the version of the topics then)."""
+        """Expression -> (when it was last asked for, the version of the topics at that time)."""
         self._swept: int | None = None
-        """Version of the topics at which every expression was asked for."""
+        """The version of the topics at which all expressions were asked for."""
 
     def due(self, state: ConsumerState, value: MemberValue, topics: Topics, now: Now) -> list[str]:
-        """At a member's heartbeat: its own expression where it is not resolved, and all where the topics have
-        changed."""
+        """The expressions to ask for at a member's heartbeat: the member's own if it is not resolved, and all if the
+        topics have changed."""
         regex = value.subscribed_regex
         if topics.version != self._swept:
             used = state.expressions()
@@ -66,15 +66,15 @@ class Questions:
             self._asked[regex] = (now.monotonic, topics.version)
 
     def forget(self, regex: str) -> None:
-        """It was not asked for after all."""
+        """Drops the note that an expression was asked for, because it was not."""
         self._asked.pop(regex, None)
 
     def keep_only(self, used: list[str]) -> None:
         self._asked = {regex: self._asked[regex] for regex in used if regex in self._asked}
 
     def forget_old(self, state: ConsumerState, now: Now) -> None:
-        """Members may change their expressions for ever. Those of the last interval are kept, so that none is asked for
-        too often."""
+        """Drops expressions that no member uses, because members may change theirs without limit. Those of the last
+        interval are kept, so that none is asked for too often."""
         if len(self._asked) > 2 * len(state.subscriptions):
             used = set(state.expressions())
             self._asked = {

@@ -26,14 +26,14 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 
 class GroupSummary(NamedTuple):
     committed: int
-    """Partitions with an offset."""
+    """Number of partitions with an offset."""
     pending: int
-    """Partitions with an offset in an open transaction."""
+    """Number of partitions with an offset in an open transaction."""
     members: int
 
 
 class NoTopics:
-    """A cluster without topics."""
+    """Topics of a cluster that has none."""
 
     version = 0
 
@@ -45,7 +45,7 @@ class NoTopics:
 
 
 class GroupShard(GroupOffsets):
-    """It is not thread-safe: the shard's coordinator is the only writer."""
+    """Not thread-safe: the shard's coordinator is the only writer."""
 
     def __init__(
         self, *, max_metadata_bytes: int = 4096, retention_ms: int = 7 * 86_400_000,
@@ -58,8 +58,8 @@ class GroupShard(GroupOffsets):
     # --- commits --------------------------------------------------------------------------------------------------
 
     def check_commit(self, request: OffsetCommit | TxnOffsetCommit, now: Now, *, transactional: bool) -> None:
-        """Raises Refusal: 69 where the request names a generation of a group that does not exist; 22, 25, 27, 82, 113
-        for its member; 35 where the version cannot name a member of the consumer protocol."""
+        """Raises Refusal: 69 if the request names a generation of a group that does not exist; 22, 25, 27, 82 or 113
+        for its member; 35 if the version cannot name a member of the consumer protocol."""
         group = self.memberships.get(request.group_id)
         if group is None:
             if request.generation >= 0:
@@ -74,7 +74,7 @@ class GroupShard(GroupOffsets):
             request.generation, request.member_id, request.instance_id, partitions, transactional, version)
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
-        """OffsetFetch from version 9 names the member. Raises Refusal: 25, 113."""
+        """Checks the member that OffsetFetch names from version 9 on. Raises Refusal: 25, 113."""
         group = self.memberships.get(group_id)
         if isinstance(group, ConsumerGroup) and (member_id or member_epoch >= 0):
             group.check_fetch(member_id, member_epoch)
@@ -82,9 +82,9 @@ class GroupShard(GroupOffsets):
     # --- retention and removal ------------------------------------------------------------------------------------
 
     def retained_since(self, group_id: str, topic: str) -> TimestampMs | None:
-        """As in Kafka. Offsets of a group without members expire from when the last one left, in the classic protocol;
-        from their commit in the consumer protocol, and in a group that never had any. A group with members keeps the
-        offsets of the topics that it reads."""
+        """Follows Kafka. In the classic protocol, offsets of a group without members expire from the time when the last
+        member left. In the consumer protocol, and in a group that never had members, they expire from their commit. A
+        group with members keeps the offsets of the topics that it reads."""
         group = self.memberships.get(group_id)
         if group is None:
             return NO_TIMESTAMP
@@ -98,17 +98,17 @@ class GroupShard(GroupOffsets):
         return None if subscribed is None or topic in subscribed else NO_TIMESTAMP
 
     def decide_removal(self, group_id: str, partitions: Collection[TopicPartition] | None) -> tuple[OffsetRecord, ...]:
-        """Tombstones for a group's offsets, with None for all of them. Raises Refusal: 69 for an unknown group, 68 for
-        one with members, 88 where an open transaction is about to commit one of the offsets."""
+        """Tombstones for some of a group's offsets, or with None for all. Raises Refusal: 69 for an unknown group, 68
+        for one with members, 88 if an open transaction is about to commit one of the offsets."""
         self._check_empty(group_id)
         return super().decide_removal(group_id, partitions)
 
     def decide_offsets_deletion(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> tuple[tuple[OffsetRecord, ...], tuple[ErrorCode, ...]]:
-        """OffsetDelete: the tombstones, also for offsets in open transactions, and an error for each partition. Raises
-        Refusal: 69 for an unknown group; 68 for one with members of another type than "consumer", whose subscription
-        cannot be read."""
+        """Decides OffsetDelete: the tombstones, including those for offsets in open transactions, and an error for each
+        partition. Raises Refusal: 69 for an unknown group; 68 for one with members whose type is not "consumer",
+        because their subscriptions cannot be read."""
         group = self.memberships.get(group_id)
         if group is None and not self.has_offsets(group_id):
             raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
@@ -127,12 +127,12 @@ class GroupShard(GroupOffsets):
         ), codes
 
     def check_stable(self, group_id: str) -> None:
-        """Raises Refusal(UNSTABLE_OFFSET_COMMIT) where an open transaction is about to commit an offset."""
+        """Raises Refusal(UNSTABLE_OFFSET_COMMIT) if an open transaction is about to commit an offset."""
         if self.counts(group_id)[1]:
             super().decide_removal(group_id, None)
 
     def delete_group(self, call: CallId, group_id: str, now: Now) -> Outcome:
-        """Deletes an empty group with its offsets, in one write. Raises Refusal: 69, 68."""
+        """Deletes an empty group and its offsets in one write. Raises Refusal: 69, 68."""
         if self.memberships.get(group_id) is None and not self.has_offsets(group_id):
             raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
         self._check_empty(group_id)
@@ -150,7 +150,7 @@ class GroupShard(GroupOffsets):
     # --- writes of memberships ------------------------------------------------------------------------------------
 
     def stored(self, group_id: str, log_offset: Offset, now: Now) -> Outcome:
-        """The group's write is durable, with its first record at `log_offset`."""
+        """Called when the group's write is durable. Its first record is at `log_offset`."""
         write = self.memberships.writing(group_id)
         for number, record in enumerate(write.records):
             if isinstance(record, OffsetRecord):
@@ -158,7 +158,7 @@ class GroupShard(GroupOffsets):
         return self.memberships.stored(group_id, now)
 
     def replay(self, record: GroupRecord, log_offset: Offset) -> None:
-        """A record outside of any transaction, while the shard loads."""
+        """Applies a record that belongs to no transaction, while the shard loads."""
         if isinstance(record, OffsetRecord):
             self.replay_offset(record, log_offset)
         else:
@@ -167,7 +167,7 @@ class GroupShard(GroupOffsets):
     # --- queries --------------------------------------------------------------------------------------------------
 
     def groups(self) -> Iterator[str]:
-        """Ids of all groups: those with members, those that had some, and those that only have offsets."""
+        """Ids of all groups: those with members, those that had members, and those that only have offsets."""
         seen = set(super().groups())
         yield from seen
         yield from (group_id for group_id, _ in self.memberships.groups() if group_id not in seen)
@@ -178,7 +178,7 @@ class GroupShard(GroupOffsets):
         return 0 if group is None else len(group.members)
 
     def summary(self, group_id: str) -> GroupSummary | None:
-        """None where the group is unknown."""
+        """None if the group is unknown."""
         group = self.memberships.get(group_id)
         if group is None and not self.has_offsets(group_id):
             return None

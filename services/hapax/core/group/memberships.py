@@ -1,9 +1,9 @@
-"""The memberships of all groups of one shard: finds a group, gives it its events one at a time, and holds its writes.
+"""The memberships of all groups of one shard: finds a group, passes it one event at a time, and holds its writes.
 
-A group is of the classic or of the consumer protocol. Groups that have only offsets are not here (`offsets.py`).
+A group uses the classic or the consumer protocol. Groups that only have offsets are in `offsets.py`.
 
-While a write of a group is under way, its other events wait here, in their order. Heartbeats that only keep a session
-alive do not: they change nothing that is persisted.
+While a write of a group is under way, its other events wait here in their order. Heartbeats that only keep a session
+alive do not wait, because they change nothing that is persisted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _Made = TypeVar("_Made", ClassicGroup, MixedGroup)
 _Event = Callable[["_Slot", Now], Outcome]
 
 JOINING: Final = 0
-"""A member epoch: of a heartbeat by which a member joins."""
+"""The member epoch in the heartbeat of a joining member."""
 
 
 @dataclass(slots=True)
@@ -55,17 +55,17 @@ class _Slot:
     group_id: str
     group: Group | None = None
     successor: Group | None = None
-    """Made by the write under way: a group of the other protocol, or the first of its id."""
+    """The group that the write under way creates: one of the other protocol, or the first of its id."""
     write: Write | None = None
     """Under way."""
     waiting: deque[_Event] = field(default_factory=deque)
-    """Events that came while the write was under way."""
+    """Events that arrived while the write was under way."""
     removal: CallId | None = None
-    """The call that asked for the write under way, which removes the group."""
+    """The call that asked for the write under way, if that removes the group."""
     then: tuple[CallId, Request] | None = None
-    """What is decided once the write under way is stored, which changes the group's protocol."""
+    """The call to decide once the write under way is stored, if that changes the group's protocol."""
     persisted: bool = False
-    """The log has a record of the group."""
+    """Whether the log has a record of the group."""
 
 
 class Memberships:
@@ -95,7 +95,7 @@ class Memberships:
         return self._run(slot, event, now)
 
     def due(self, now: Now) -> Outcome:
-        """The deadlines that have passed."""
+        """Processes the deadlines that have passed."""
         outcome = Outcome()
         for deadline in self._deadlines.take_due(now.monotonic):
             slot = self._slots.get(deadline.group)
@@ -109,11 +109,11 @@ class Memberships:
         return outcome
 
     def next_deadline(self) -> Millis | None:
-        """When `due` has to be called next, in ms of the monotonic clock. It may find nothing due."""
+        """When `due` has to be called next, in ms of the monotonic clock. It may find nothing due then."""
         return self._deadlines.next()
 
     def stored(self, group_id: str, now: Now) -> Outcome:
-        """The group's write is durable. Its records are replayed here."""
+        """Called when the group's write is durable. Replays its records."""
         slot = self._slots[group_id]
         write = self.writing(group_id)
         slot.write = None
@@ -134,17 +134,17 @@ class Memberships:
         return outcome
 
     def _changed(self, slot: _Slot, former: Group, group: Group, now: Now) -> Outcome:
-        """The group has changed its protocol."""
+        """Called when the group has changed its protocol."""
         outcome = Outcome()
         if isinstance(former, MixedGroup):
-            _add(outcome, former.stored(now))  # it may have decided this
+            _add(outcome, former.stored(now))  # the former group may have decided the change
         _add(outcome, self._began(slot, group.loaded(now)))
         if slot.write is None:
             _add(outcome, self._began(slot, group.stored(now)))
         return outcome
 
     def refused(self, group_id: str, code: ErrorCode, now: Now) -> Outcome:
-        """The group's write is certainly not stored."""
+        """Called when the group's write is certainly not stored."""
         slot = self._slots[group_id]
         slot.write = None
         successor, slot.successor = slot.successor, None
@@ -159,7 +159,7 @@ class Memberships:
         return outcome
 
     def resolved(self, group_id: str, regex: str, topics: tuple[str, ...], version: int, now: Now) -> Outcome:
-        """The answer to a RegexQuestion."""
+        """Takes the answer to a RegexQuestion."""
         slot = self._slots.get(group_id)
         if slot is None:
             return Outcome()
@@ -176,7 +176,7 @@ class Memberships:
 
     def remove(self, call: CallId, group_id: str, offsets: tuple[OffsetRecord, ...]) -> Outcome:
         """Removes a group without members, and its offsets. Raises Refusal(COORDINATOR_LOAD_IN_PROGRESS) while a write
-        of it is under way: it may be about to have members."""
+        of the group is under way, because the group may be about to have members."""
         slot = self._slots.setdefault(group_id, _Slot(group_id))
         if slot.write is not None:
             raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"group {group_id!r} is about to change")
@@ -184,7 +184,7 @@ class Memberships:
         return self._began(slot, Outcome(writes=[Write(group_id, (*offsets, *self._tombstones(slot)))]))
 
     def remove_vacant(self, has_offsets: Callable[[str], bool]) -> Outcome:
-        """Removes the groups with neither members nor offsets."""
+        """Removes the groups that have neither members nor offsets."""
         outcome = Outcome()
         for slot in self._slots.values():
             group = slot.group
@@ -209,16 +209,18 @@ class Memberships:
     # --- replay ---------------------------------------------------------------------------------------------------
 
     def replay(self, record: MembershipRecord) -> None:
-        """A record of the log, while the shard loads. Any order that a log can have, compacted or not, is sound."""
+        """Applies a record while the shard loads. Any order of records that a log can have is valid, compacted or
+        not."""
         slot = self._slots.get(record.group)
         if slot is None:
             slot = self._slots[record.group] = _Slot(record.group)
         self._replay(slot, record, None)
-        if slot.group is None:  # else it may be vacant only until the next record: a compacted log begins with any
+        # A group that exists may be vacant until its next record: a compacted log can begin with any of its records.
+        if slot.group is None:
             self._drop_if_vacant(slot)
 
     def loaded(self, now: Now) -> Outcome:
-        """The shard begins to serve."""
+        """Called when the shard begins to serve."""
         outcome = Outcome()
         for slot in list(self._slots.values()):
             if slot.group is not None:
@@ -262,7 +264,7 @@ class Memberships:
         return write
 
     def busy(self, group_id: str) -> bool:
-        """A write of the group is under way."""
+        """Whether a write of the group is under way."""
         slot = self._slots.get(group_id)
         return slot is not None and slot.write is not None
 
@@ -292,14 +294,14 @@ class Memberships:
         self._drop_if_vacant(slot)
 
     def _drop_if_vacant(self, slot: _Slot) -> None:
-        """A group that is not persisted and has no members leaves no trace."""
+        """Drops a group that is not persisted and has no members."""
         if slot.write is not None or slot.waiting or slot.persisted:
             return
         if slot.group is None or slot.group.is_vacant():
             self._slots.pop(slot.group_id, None)
 
     def _at_once(self, slot: _Slot, call: CallId, request: Request, now: Now) -> Outcome | None:
-        """What need not wait for the write: members must not lapse because the log is slow."""
+        """Answers a call that need not wait for the write: members must not expire because the log is slow."""
         if isinstance(request, Heartbeat) and isinstance(slot.group, ClassicGroup):
             return slot.group.heartbeat(call, request, now)
         answer: Answer | None = None
@@ -349,7 +351,7 @@ class Memberships:
         self, slot: _Slot, group: MixedGroup, call: CallId, request: JoinGroup | SyncGroup | Heartbeat | LeaveGroup,
         now: Now,
     ) -> Outcome:
-        """Of a member of a consumer group."""
+        """Passes a classic member's call to a consumer group."""
         outcome = group.downgrade(self._topics, now)
         if outcome.writes:
             slot.then = call, request
@@ -401,8 +403,8 @@ class Memberships:
     def _replaced(
         self, slot: _Slot, successor: _Made, records: Sequence[MembershipRecord], decide: Callable[[_Made], Outcome],
     ) -> Outcome:
-        """A group becomes one of the other protocol, by `records`, in the same write as the join of the first member
-        with that protocol."""
+        """Replaces a group by one of the other protocol. `records` do so in the same write as the join of the first
+        member with that protocol."""
         outcome: Outcome = decide(successor)
         if outcome.writes:
             outcome.writes = [Write(slot.group_id, (*records, *outcome.writes[0].records))]
@@ -415,7 +417,7 @@ def _answer(call: CallId, request: Request, code: ErrorCode, message: str | None
 
 
 def _not_found(outcome: Outcome) -> Outcome:
-    """A group that does not exist has no member either, but its client has to hear which of the two it is."""
+    """A group that does not exist has no member either, but the client needs to know which of the two is the case."""
     outcome.answers = [
         (call, replace(answer, error=ErrorCode.GROUP_ID_NOT_FOUND))
         if isinstance(answer, ConsumerHeartbeatAnswer) and answer.error is ErrorCode.UNKNOWN_MEMBER_ID

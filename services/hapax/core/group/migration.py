@@ -1,13 +1,13 @@
-"""A group with members changes from the classic to the consumer protocol, and back (KIP-848).
+"""Changes a group with members from the classic to the consumer protocol, and back (KIP-848).
 
-One append deletes the records of the one protocol and writes those of the other. No partition may have two owners
-meanwhile. So the change takes over all that a member may still have, which can be more than it should have:
+One append deletes the records of one protocol and writes those of the other. No partition may have two owners
+meanwhile. So the new group takes over everything that a member may still have, which can be more than its assignment:
 
-* On the way to the consumer protocol that is what the last leader gave it, and what it said that it still had as it
-  last joined. Of the latter, what it was not given again it still has to give up.
-* On the way back it is what is assigned to it, and what it has still to give up.
+* On the way to the consumer protocol, this is what the last leader gave the member, and what the member reported as
+  still owned when it last joined. It has to give up the part of the latter that it was not given again.
+* On the way back, it is what the member is assigned and what it has still to give up.
 
-Empty groups change without this (`memberships.py`).
+Empty groups change without this module (`memberships.py`).
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ _DOWNGRADES: Final = ("downgrade", "bidirectional")
 
 
 def upgraded(group: ClassicGroup, limits: GroupLimits, topics: Topics) -> tuple[MembershipRecord, ...]:
-    """What makes the group, and its members, one of the consumer protocol. Its epoch is the generation, or 1 where
-    there was none yet.
+    """The records that turn the group and its members into those of the consumer protocol. The group's epoch is the
+    classic generation, or 1 if there was none yet.
 
-    Raises Refusal(GROUP_ID_NOT_FOUND) where it must not or cannot change: what a member has is not understood, or the
-    leader has told members more than their partitions, which an assignor of the server could not.
+    Raises Refusal(GROUP_ID_NOT_FOUND) if the group must not or cannot change: the server cannot read what a member has,
+    or the leader's assignor sends members more than partitions, which no assignor of the server can do.
     """
     if limits.migration_policy not in _UPGRADES:
-        raise _stays("group.consumer.migration.policy forbids to change that")
+        raise _stays("group.consumer.migration.policy forbids the change")
     if group.protocol_type != PROTOCOL_TYPE:
         raise _stays(f"its type is {group.protocol_type!r}")
     read = {member.member_id: _read(group, member) for member in group.members}
@@ -94,7 +94,7 @@ def upgraded(group: ClassicGroup, limits: GroupLimits, topics: Topics) -> tuple[
 
 
 def _read(group: ClassicGroup, member: Member) -> tuple[Subscription, Assignment]:
-    for name in (member.member_id, member.instance_id or ""):  # they become part of keys
+    for name in (member.member_id, member.instance_id or ""):  # they are stored in the keys of records
         if len(name.encode(errors="replace")) > LONGEST_NAME_BYTES:
             raise _stays(f"a member's id has more than {LONGEST_NAME_BYTES} bytes")
     offered = any(offer.name == group.protocol for offer in member.protocols)
@@ -104,13 +104,13 @@ def _read(group: ClassicGroup, member: Member) -> tuple[Subscription, Assignment
         raise _stays(f"the subscription of {member.member_id!r} cannot be read")
     if assignment is None:
         raise _stays(f"the assignment of {member.member_id!r} cannot be read")
-    if assignment.user_data not in (b"", subscription.user_data):  # librdkafka's leaders send a member its own back
-        raise _stays("its assignor gives members more than partitions")
+    if assignment.user_data not in (b"", subscription.user_data):  # librdkafka's leaders return a member's user data
+        raise _stays("its assignor sends members more than partitions")
     return subscription, assignment
 
 
 def _given(read: Mapping[str, tuple[Subscription, Assignment]], topics: Topics) -> dict[str, Partitions]:
-    """By the last leader. Where that gave one partition to several members, it is the first one's."""
+    """What the last leader gave each member. A partition that it gave to several members belongs to the first one."""
     taken: set[Partition] = set()
     found = {}
     for member_id, (_, assignment) in read.items():
@@ -122,7 +122,8 @@ def _given(read: Mapping[str, tuple[Subscription, Assignment]], topics: Topics) 
 def _left_over(
     read: Mapping[str, tuple[Subscription, Assignment]], assigned: Mapping[str, Partitions], topics: Topics
 ) -> dict[str, Partitions]:
-    """What members had as they last joined, and neither they nor others were given since. The newest word counts."""
+    """What members owned when they last joined, and what no member was given since. Of several claims of one partition,
+    the one of the latest generation counts."""
     taken = {partition for partitions in assigned.values() for partition in partitions}
     found = {}
     for member_id, (subscription, _) in sorted(read.items(), key=lambda each: -each[1][0].generation):
@@ -141,14 +142,14 @@ def classic_value(
     instance_id: str | None, client_id: str, client_host: str, subscription: Subscription, rebalance_timeout_ms: int,
     facade: ClassicFacade,
 ) -> MemberValue:
-    """A member of a consumer group that speaks the classic protocol."""
+    """The value of a group member that uses the classic protocol."""
     return MemberValue(
         instance_id, subscription.rack_id, client_id, client_host, tuple(sorted(set(subscription.topics))), None,
         rebalance_timeout_ms, None, facade)
 
 
 def partitions_of(names: Iterable[tuple[str, int]], topics: Topics) -> Partitions:
-    """Those of topics that exist."""
+    """The partitions of those topics that exist."""
     found = ((topics.topic(name), index) for name, index in names)
     return frozenset((facts.topic_id, index) for facts, index in found if facts is not None)
 
@@ -157,8 +158,8 @@ def partitions_of(names: Iterable[tuple[str, int]], topics: Topics) -> Partition
 
 
 def downgraded(state: ConsumerState, limits: GroupLimits, topics: Topics, now: Now) -> ClassicGroupValue | None:
-    """The record of a group of the classic protocol, where all members speak that and the group may change. It names no
-    leader: so its members meet in a round before anything else, also where the next coordinator loads it."""
+    """The record of a classic group, if the group may change and all members use the classic protocol; else None. It
+    names no leader, so the members meet in a round first, also when the next coordinator loads the record."""
     protocol = common_protocol(state.members.values())
     if protocol is None or limits.migration_policy not in _DOWNGRADES or len(state.members) > limits.max_size:
         return None
@@ -176,7 +177,7 @@ def downgraded(state: ConsumerState, limits: GroupLimits, topics: Topics, now: N
 
 
 def common_protocol(members: Iterable[MemberValue]) -> str | None:
-    """The first that a member of the classic protocol prefers among those that all such members offer."""
+    """A protocol that all classic members offer: the first of them in a member's preferences. None if there is none."""
     facades = [value.classic for value in members if value.classic is not None]
     if not facades:
         return None
@@ -185,7 +186,7 @@ def common_protocol(members: Iterable[MemberValue]) -> str | None:
 
 
 def embedded_assignment(offer: ProtocolOffer, partitions: Partitions, topics: Topics) -> bytes:
-    """In the version of the member's subscription, without the partitions of topics that are gone."""
+    """The assignment in the version of the member's subscription, without partitions of deleted topics."""
     subscription = read_subscription(offer.metadata)
     found = ((topics.topic_by_id(topic_id), index) for topic_id, index in partitions)
     named = [(facts.name, index) for facts, index in found if facts is not None]

@@ -1,15 +1,15 @@
-"""A group of the consumer protocol some of whose members speak the classic one (KIP-848, online migration).
+"""A group of the consumer protocol in which some members use the classic protocol (KIP-848, online migration).
 
-A classic member learns its epoch as the generation of JoinGroup, and its partitions from SyncGroup. It says what it
-subscribes to and what it still has in the metadata of JoinGroup. So each JoinGroup is what a full heartbeat is for
-others, and such a member moves only when it joins. Its heartbeats tell it to (REBALANCE_IN_PROGRESS) when it is behind
-the target, has something to give up, or could have all that it waits for.
+A classic member learns its epoch as the generation in JoinGroup's answer, and its partitions from SyncGroup. Its
+subscription and the partitions that it still owns are in the metadata of JoinGroup. So a JoinGroup does what a full
+heartbeat does for other members, and a classic member makes progress only when it joins. Its heartbeats tell it to join
+(REBALANCE_IN_PROGRESS) when it is behind the target, has something to give up, or could get all that it waits for.
 
-Until it joins and does not list a partition any more, the partition is its own. That a member makes its next step,
-SyncGroup after JoinGroup, and JoinGroup after it was told to, is watched by one timer: the member's rebalance timeout.
+A partition belongs to a classic member until the member joins without listing it. One timer, the member's rebalance
+timeout, limits the time for its next step: SyncGroup after JoinGroup, or JoinGroup after it was told to join.
 
-In one point this differs from Kafka: a member is behind when its epoch is below the *target* epoch, and not already
-when the group's epoch has risen. Otherwise it would join again and again until the assignor may run.
+This differs from Kafka in one point: a member is behind when its epoch is below the *target* epoch. In Kafka it is
+behind as soon as the group's epoch has risen, and would join again and again until the assignor may run.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from hapax.core.group.values import (
 from hapax.core.types import LONGEST_NAME_BYTES, Millis, Now
 
 STEP: Final = "step"
-"""Kind of the deadline by which a classic member has to make its next step."""
+"""Kind of the deadline for a classic member's next step."""
 
 _MEMBER_ID_REQUIRED_SINCE: Final = 4
 _BATCHED_LEAVE_SINCE: Final = 3
@@ -63,12 +63,12 @@ _PROTOCOL_IN_SYNC_SINCE: Final = 5
 
 
 class MixedGroup(ConsumerGroup):
-    """Of all groups of the consumer protocol: each may get classic members."""
+    """The class of all groups of the consumer protocol, because classic members may join each of them."""
 
     def __init__(self, group_id: str, limits: GroupLimits, deadlines: Deadlines) -> None:
         super().__init__(group_id, limits, deadlines)
         self._steps: set[str] = set()
-        """Ids of members whose next step is awaited."""
+        """Ids of members that still have to make their next step."""
         self._synced: dict[str, int] = {}
         """Member id -> the epoch at which it was last given its partitions."""
 
@@ -94,7 +94,7 @@ class MixedGroup(ConsumerGroup):
             self._beating(request)
         except Refusal as refusal:
             return Outcome(answers=[(call, HeartbeatAnswer(refusal.code))])
-        # All is well with it, but the topics have changed. Its next heartbeats will tell it where it is to join again.
+        # The member is fine, but topics have changed. Its next heartbeats tell it if it has to join again.
         self._renew(request.member_id, self._state.members[request.member_id], now)
         draft = Draft(self._state)
         self._compare_metadata(draft, topics)
@@ -105,8 +105,8 @@ class MixedGroup(ConsumerGroup):
         return Outcome(answers=[(call, good)])
 
     def classic_keep_alive(self, request: Heartbeat, topics: Topics, now: Now) -> HeartbeatAnswer | None:
-        """The answer to a member's heartbeat, where it changes nothing that is persisted. None for any other. It may be
-        asked at any time, also while a write of the group is under way."""
+        """The answer to a heartbeat that changes nothing that is persisted; None for any other heartbeat. May be called
+        at any time, also while a write of the group is under way."""
         try:
             value = self._beating(request)
         except Refusal:
@@ -121,7 +121,7 @@ class MixedGroup(ConsumerGroup):
         return HeartbeatAnswer(ErrorCode.NONE)
 
     def leave(self, call: CallId, request: LeaveGroup, topics: Topics, now: Now) -> Outcome:
-        """Each member by itself; then the epoch rises once."""
+        """Removes each member by itself; afterwards the epoch rises once."""
         draft = Draft(self._state)
         codes = []
         for leaving in request.members:
@@ -137,8 +137,8 @@ class MixedGroup(ConsumerGroup):
         return self._write(UnderWay(self._without(draft, topics, now), call, answer, compared=topics.version))
 
     def downgrade(self, topics: Topics, now: Now) -> Outcome:
-        """Makes it a group of the classic protocol, where it may be and only members of that are left. It has come to
-        that without anybody's leaving: a static member has changed its protocol, or the policy has been changed."""
+        """Makes the group a classic one, if it may change and only classic members are left. Covers the cases in which
+        no member has left: a static member has changed its protocol, or the policy has changed."""
         value = downgraded(self._state, self.limits, topics, now)
         if value is None:
             return Outcome()
@@ -148,7 +148,7 @@ class MixedGroup(ConsumerGroup):
 
     def due(self, deadline: Deadline, topics: Topics, now: Now) -> Outcome:
         if deadline.kind == STEP and deadline.member_id not in self._steps:
-            return Outcome()  # it has made its step since
+            return Outcome()  # the member has made its step since
         return super().due(deadline, topics, now)
 
     def stored(self, now: Now) -> Outcome:
@@ -198,8 +198,8 @@ class MixedGroup(ConsumerGroup):
         return Outcome(answers=[(call, answer)])
 
     def _offered(self, request: JoinGroup, former: str | None) -> tuple[ProtocolOffer, Subscription]:
-        """The member's protocol, and what it says in it. Raises Refusal(INCONSISTENT_GROUP_PROTOCOL) where there is
-        none that all classic members have, or it cannot be read."""
+        """The member's protocol and subscription. Raises Refusal(INCONSISTENT_GROUP_PROTOCOL) if no protocol is common
+        to all classic members, or the subscription cannot be read."""
         others = [
             {offer.name for offer in value.classic.protocols} for member_id, value in self._state.members.items()
             if value.classic is not None and member_id not in (request.member_id, former)
@@ -215,7 +215,7 @@ class MixedGroup(ConsumerGroup):
 
     def _check_identity(self, request: JoinGroup, subscription: Subscription) -> None:
         member_id, instance_id = request.member_id, request.instance_id
-        for name in (member_id, instance_id, request.client_id + request.fresh_id):  # they become part of records
+        for name in (member_id, instance_id, request.client_id + request.fresh_id):  # they are stored in records
             if name is not None and len(name.encode(errors="replace")) >= LONGEST_NAME_BYTES:
                 raise Refusal(ErrorCode.INVALID_REQUEST)
         if not member_id:
@@ -223,19 +223,20 @@ class MixedGroup(ConsumerGroup):
         if instance_id is not None:
             self._check_instance(instance_id, member_id)
         value = self._state.members.get(member_id)
-        # Ids that were handed out are not remembered: a member that owns nothing may join with any. One that lists
-        # partitions was removed without knowing it, and has to hear that it has lost them.
+        # Ids that were handed out are not remembered: a member that owns nothing may join with any id. One that lists
+        # partitions was removed without knowing it, and must learn that it has lost them.
         if subscription.owned if value is None else value.classic is None:
             raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID)
 
     def _owned(self, member_id: str, subscription: Subscription, topics: Topics) -> Partitions | None:
-        """What the member still has; None where it does not say: the call is older than the last that it was given."""
+        """What the member still owns. None if it joins with a generation older than the last that it was given, because
+        its list is then out of date."""
         if 0 < subscription.generation < self._synced.get(member_id, 0):
             return None
         return partitions_of(subscription.owned, topics)
 
     def _joined(self, member_id: str, now: Now) -> None:
-        """It has been answered, and has to ask for its partitions next."""
+        """Called when the member has been answered: its next step is to ask for its partitions."""
         value = self._state.members.get(member_id)
         if value is not None:
             self._made_step(member_id)
@@ -278,7 +279,7 @@ class MixedGroup(ConsumerGroup):
         return all(state.holders.get(each, member_id) == member_id for each in target)
 
     def _leaving(self, draft: Draft, leaving: LeavingMember) -> str:
-        """The id of the member that leaves, or is removed by an administrator."""
+        """The id of the member that leaves or that an administrator removes."""
         state, (member_id, instance_id) = draft.state, leaving
         if member_id == NO_MEMBER:
             holder = None if instance_id is None else state.instances.get(instance_id)

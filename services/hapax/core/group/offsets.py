@@ -1,4 +1,4 @@
-"""The offsets of one group shard's groups: committed ones, and those pending in open transactions.
+"""The offsets of the groups of one shard: those that are committed, and those pending in open transactions.
 
 Everything follows from four rules:
 
@@ -13,7 +13,7 @@ Everything follows from four rules:
   the state depends only on the newest committed record of each key, on the open transactions (which are never
   compacted away) and on the last marker of each producer.
 
-Who may commit is for the group's membership to say: `GroupShard` (machine.py) adds that to this class.
+Membership decides who may commit: `GroupShard` (machine.py) adds that to this class.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NO_GENERATION: Final = -1
 NO_MEMBER: Final = ""
 NO_TIMESTAMP: Final = TimestampMs(-1)
 NEWEST_OFFSET_COMMIT: Final = 10
-"""Version of the call."""
+"""The newest version of OffsetCommit."""
 _NEVER: Final = 2**63 - 1
 """The latest timestamp that a record can hold, in ms."""
 
@@ -53,13 +53,13 @@ class CommittedOffset(NamedTuple):
 
     offset: Offset
     leader_epoch: int
-    """Of the last record read; -1 where the consumer did not send it."""
+    """The leader epoch of the last record read; -1 if the consumer did not send it."""
     metadata: str
     commit_timestamp: TimestampMs
     expire_timestamp: TimestampMs = NO_TIMESTAMP
     """Set by OffsetCommit 2-4 with its own retention; -1: the cluster's retention."""
     topic_id: TopicId = NO_TOPIC_ID
-    """Of the topic; all zero where unknown. A topic created again under the same name has another id."""
+    """Id of the topic; all zero if unknown. A topic created again under the same name has another id."""
 
 
 class OffsetRecord(NamedTuple):
@@ -71,14 +71,14 @@ class OffsetRecord(NamedTuple):
 
 
 class OffsetsMarker(NamedTuple):
-    """The end of a transaction for the offsets of this shard."""
+    """The end of a transaction that committed offsets to this shard."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
     commit: bool
     coordinator_epoch: int
     serial: Serial
-    """-1: a tool's marker, which decides the open transaction, whichever it is."""
+    """-1 for a marker from a tool, which decides whichever transaction is open."""
 
 
 class CommitRequest(NamedTuple):
@@ -103,7 +103,7 @@ class OffsetCommit:
     retention_ms: int = -1
     """Set by OffsetCommit 2-4; -1: the cluster's retention."""
     version: int = NEWEST_OFFSET_COMMIT
-    """Of the call."""
+    """The version of OffsetCommit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class CommitDecision(NamedTuple):
 
     records: tuple[OffsetRecord, ...]
     errors: tuple[ErrorCode, ...]
-    """One per partition of the request, in its order."""
+    """One error per partition, in the order of the request."""
 
 
 class MarkerDecision(Enum):
@@ -187,7 +187,7 @@ class _OpenTransaction:
 
 
 class GroupOffsets:
-    """Of all groups of one shard. It is not thread-safe: the shard's coordinator is the only writer."""
+    """The offsets of all groups of one shard. Not thread-safe: the shard's coordinator is the only writer."""
 
     def __init__(self, *, max_metadata_bytes: int = 4096, retention_ms: int = 7 * 86_400_000,
                  producer_expiry_ms: int = 7 * 86_400_000) -> None:
@@ -202,7 +202,7 @@ class GroupOffsets:
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def decide_offset_commit(self, request: OffsetCommit, now: Now) -> CommitDecision:
-        """A plain commit. Raises Refusal for the whole request: 24 for a group id that is too long, and what
+        """Decides a plain commit. Raises Refusal for the whole request: 24 for a group id that is too long, and what
         `check_commit` raises."""
         self._check_name(request.group_id)
         self.check_commit(request, now, transactional=False)
@@ -211,10 +211,10 @@ class GroupOffsets:
         return self._records(request, now.wall, expires)
 
     def decide_txn_offset_commit(self, request: TxnOffsetCommit, now: Now) -> CommitDecision:
-        """A commit inside a transaction that its coordinator has verified (`needs_verification`).
+        """Decides a commit inside a transaction that its coordinator has verified (`needs_verification`).
 
-        Raises Refusal: 24 for an empty group id or one that is too long, 47 for a producer epoch below one that this
-        shard has seen, and what `check_commit` raises.
+        Raises Refusal: 24 for an empty group id or one that is too long, 47 for a producer epoch below the highest that
+        this shard has seen, and what `check_commit` raises.
         """
         if not request.group_id:
             raise Refusal(ErrorCode.INVALID_GROUP_ID, "a transactional offset commit needs a group id")
@@ -232,13 +232,12 @@ class GroupOffsets:
         return opened is None or opened.epoch != producer_epoch
 
     def last_decided(self, producer_id: ProducerId) -> Serial:
-        """Serial of the producer's last transaction with a marker here; `NO_SERIAL` where none is known."""
+        """Serial of the producer's last transaction with a marker here; `NO_SERIAL` if none is known."""
         decided = self._decided.get(producer_id)
         return NO_SERIAL if decided is None else decided.serial
 
     def is_decided(self, producer_id: ProducerId, serial: Serial) -> bool:
-        """Whether a marker has overtaken a verification for this serial, so that the verification is obsolete (rule
-        3)."""
+        """Whether a marker overtook a verification for this serial, so that the verification is obsolete (rule 3)."""
         decided = self._decided.get(producer_id)
         return decided is not None and 0 <= serial <= decided.serial
 
@@ -275,8 +274,8 @@ class GroupOffsets:
         )
 
     def decide_removal(self, group_id: str, partitions: Collection[TopicPartition] | None) -> tuple[OffsetRecord, ...]:
-        """Tombstones for a group's offsets, with None for all of them. Raises Refusal: 69 for an unknown group, 88
-        where an open transaction is about to commit one of the offsets."""
+        """Tombstones for some of a group's offsets, or with None for all. Raises Refusal: 69 for an unknown group, 88
+        if an open transaction is about to commit one of the offsets."""
         group = self._groups.get(group_id)
         if group is None:
             raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} has no offsets")
@@ -289,7 +288,7 @@ class GroupOffsets:
         return tuple(OffsetRecord(group_id, partition, None) for partition in chosen)
 
     def all_of(self, group_id: str) -> tuple[OffsetRecord, ...]:
-        """Tombstones for all of a group's offsets, also for those that open transactions hold."""
+        """Tombstones for all of a group's offsets, including those in open transactions."""
         group = self._groups.get(group_id)
         chosen: Collection[TopicPartition] = () if group is None else sorted({*group.committed, *group.pending})
         return tuple(OffsetRecord(group_id, partition, None) for partition in chosen)
@@ -307,7 +306,7 @@ class GroupOffsets:
     # --- replay ---------------------------------------------------------------------------------------------------
 
     def replay_offset(self, record: OffsetRecord, log_offset: Offset) -> None:
-        """Applies a record outside of any transaction."""
+        """Applies a record that belongs to no transaction."""
         group = self._groups.get(record.group)
         if record.value is not None:
             if group is None:
@@ -322,7 +321,7 @@ class GroupOffsets:
     def replay_txn_offset(
         self, record: OffsetRecord, log_offset: Offset, producer_id: ProducerId, producer_epoch: ProducerEpoch
     ) -> None:
-        """Applies a record of a transactional batch: it is pending until the marker."""
+        """Applies a record of a transactional batch. It is pending until the marker."""
         if record.value is None:
             return  # no request deletes an offset in a transaction, but another system's log may hold such a record
         opened = self._open.get(producer_id)
@@ -336,7 +335,7 @@ class GroupOffsets:
         opened.offsets[key] = _Stored(record.value, log_offset)
 
     def replay_marker(self, marker: OffsetsMarker, timestamp: TimestampMs) -> None:
-        """Ends a producer's transaction in this shard. `timestamp` is the marker's in the log."""
+        """Ends a producer's transaction in this shard. `timestamp` is that of the marker in the log."""
         opened = self._open.pop(marker.producer_id, None)
         if opened is not None:
             for (name, partition), stored in opened.offsets.items():
@@ -352,7 +351,7 @@ class GroupOffsets:
     def fetch(
         self, group_id: str, partitions: Sequence[TopicPartition] | None, require_stable: bool
     ) -> list[FetchedOffset]:
-        """Committed offsets in the order of `partitions`. None: of the whole group, sorted by partition.
+        """Committed offsets in the order of `partitions`; with None those of the whole group, sorted by partition.
 
         With `require_stable`, a partition with an offset in an open transaction gets UNSTABLE_OFFSET_COMMIT: a consumer
         that took the older offset would process again the records that the transaction is about to commit.
@@ -375,16 +374,16 @@ class GroupOffsets:
         return iter(self._groups)
 
     def has_offsets(self, group_id: str) -> bool:
-        """Committed, or in an open transaction."""
+        """Whether the group has an offset, committed or in an open transaction."""
         return group_id in self._groups
 
     def holds(self, group_id: str, partition: TopicPartition) -> bool:
-        """The partition has an offset, committed or in an open transaction."""
+        """Whether the partition has an offset, committed or in an open transaction."""
         group = self._groups.get(group_id)
         return group is not None and (partition in group.committed or partition in group.pending)
 
     def counts(self, group_id: str) -> tuple[int, int]:
-        """Of a group's partitions: how many have an offset, and how many have one in an open transaction."""
+        """How many of the group's partitions have an offset, and how many have one in an open transaction."""
         group = self._groups.get(group_id)
         return (0, 0) if group is None else (len(group.committed), len(group.pending))
 
@@ -437,18 +436,18 @@ class GroupOffsets:
         return CommitDecision(tuple(records), tuple(errors))
 
     def check_commit(self, request: OffsetCommit | TxnOffsetCommit, now: Now, *, transactional: bool) -> None:
-        """Raises Refusal where the group does not accept the commit from this member."""
+        """Raises Refusal if the group does not accept the commit from this member."""
         raise NotImplementedError
 
     def retained_since(self, group_id: str, topic: str) -> TimestampMs | None:
-        """The earliest time from which the retention of a topic's offsets runs, where it is later than their commit.
-        None while they are in use and do not expire."""
+        """When the retention of a topic's offsets begins, if that is later than their commit. None while the offsets
+        are in use and do not expire."""
         raise NotImplementedError
 
     @staticmethod
     def _check_name(group_id: str) -> None:
         if len(group_id.encode()) > LONGEST_NAME_BYTES:
-            raise Refusal(ErrorCode.INVALID_GROUP_ID, f"a group's id has at most {LONGEST_NAME_BYTES} bytes")
+            raise Refusal(ErrorCode.INVALID_GROUP_ID, f"a group id must not be longer than {LONGEST_NAME_BYTES} bytes")
 
     def _check_epoch(self, producer_id: ProducerId, producer_epoch: ProducerEpoch) -> None:
         opened = self._open.get(producer_id)

@@ -1,12 +1,12 @@
 """One member's step towards its target assignment (KIP-848).
 
-A member holds what it is assigned, and what it was told to give up until it says that it has. Three rules keep a
-partition from having two owners:
+A member holds the partitions that it is assigned, and those that it was told to give up until it says that it has done
+so. Three rules keep a partition from having two owners:
 
 * A partition is given to a member only while no other member holds it, assigned or pending revocation.
 * A member that has something to give up stays at its epoch until a heartbeat lists its partitions without those. A
-  heartbeat that lists none says nothing.
-* A member's target may move during that. It finishes first, and then goes to the newest target.
+  heartbeat without a list changes nothing.
+* A member's target may change during that time. The member finishes first, and then moves to the newest target.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ UNRELEASED: Final = 2
 
 Partition = tuple[TopicId, int]
 Holding = Mapping[Partition, int]
-"""Partition -> the member epoch at which it was assigned (KIP-1251). Never changed once made."""
+"""Partition -> the member epoch at which it was assigned (KIP-1251). Never changed after it is created."""
 
 _NOTHING: Final[Holding] = {}
 
 
 class Current(NamedTuple):
-    """Where a member is on its way to its target."""
+    """The state of a member on its way to its target."""
 
     epoch: int = 0
     previous_epoch: int = 0
-    """The one before `epoch`: a member that missed an answer may still use it."""
+    """The epoch before `epoch`: a member that missed an answer may still use it."""
     state: int = STABLE
     assigned: Holding = _NOTHING
     pending_revocation: Holding = _NOTHING
 
     def value(self) -> CurrentValue:
-        """As it is persisted."""
+        """The state in its persisted form."""
         return CurrentValue(
             self.epoch, self.previous_epoch, self.state, _triples(self.assigned), _triples(self.pending_revocation))
 
@@ -58,27 +58,27 @@ def current_of(value: CurrentValue) -> Current:
 
 
 class Goal(NamedTuple):
-    """What a member is led to."""
+    """The target to which a member moves."""
 
     epoch: int
-    """Of the group's target assignment."""
+    """The epoch of the group's target assignment."""
     target: Partitions
     subscribed: frozenset[TopicId] | None
-    """The member's topics. None while its regular expression is not resolved: then they are not known."""
+    """The topics to which the member subscribes. None while its regular expression is not resolved."""
 
 
 def reconcile(
     member: Current, goal: Goal, owned: Partitions | None, is_free: Callable[[Partition], bool]
 ) -> Current:
-    """The member's next step, which may be none.
+    """The member's state after its next step, which may be none.
 
-    `owned`: the partitions that the member says it owns; None: it does not say. `is_free`: whether no *other* member
-    holds the partition.
+    `owned`: the partitions that the member reports as its own; None if its heartbeat has no list. `is_free`: whether no
+    *other* member holds the partition.
     """
     if member.state == UNREVOKED:
         if owned is None or not owned.isdisjoint(member.pending_revocation):
             return _give_up_unsubscribed(member, goal, owned)
-        # It has made progress, also where the newest target takes more from it: so the rebalance timer starts over.
+        # The member made progress, even if the newest target takes more from it, so the rebalance timer starts over.
         return _advance(member, min(member.epoch + 1, goal.epoch), goal, owned, is_free)
     if member.state == STABLE and member.epoch == goal.epoch:
         return _give_up_unsubscribed(member, goal, owned)
@@ -104,7 +104,7 @@ def _advance(
 
 
 def _give_up_unsubscribed(member: Current, goal: Goal, owned: Partitions | None) -> Current:
-    """A member keeps no partition of a topic that it has unsubscribed from, whatever its target says."""
+    """Takes from a member the partitions of topics from which it has unsubscribed, whatever its target says."""
     subscribed = goal.subscribed
     if subscribed is None:
         return member

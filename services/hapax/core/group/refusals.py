@@ -29,7 +29,7 @@ APPEND_REFUSALS: Final = {
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""The append's error -> the one that a group's member understands."""
+"""The append's error -> the error that the group's member gets."""
 
 
 def refusal(request: Request, code: ErrorCode, message: str | None = None) -> Answer:
@@ -46,7 +46,7 @@ def refusal(request: Request, code: ErrorCode, message: str | None = None) -> An
 
 
 def instead_of(answer: Answer, append_error: ErrorCode) -> Answer:
-    """Of an answer that depended on a record that was refused."""
+    """The answer to send if the record on which `answer` depends was refused."""
     code = APPEND_REFUSALS.get(append_error, append_error)
     if isinstance(answer, ConsumerHeartbeatAnswer):
         return ConsumerHeartbeatAnswer(code, None, answer.member_id)

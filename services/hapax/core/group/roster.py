@@ -1,4 +1,4 @@
-"""The members of one group of the classic protocol: who they are, who leads, who waits, what they vote for."""
+"""The members of one group of the classic protocol: their identities, leader, waiting calls and votes."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class Member:
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocols: tuple[ProtocolOffer, ...]
-    """Most preferred first. Only the chosen one is persisted."""
+    """The protocols that the member offers, most preferred first. Only the chosen one is persisted."""
     session: Deadline
     assignment: bytes = b""
     joining: CallId | None = None
-    """Its JoinGroup, which waits for the end of the round."""
+    """The member's JoinGroup, which waits for the end of the round."""
     syncing: CallId | None = None
-    """Its SyncGroup, which waits for the leader's."""
+    """The member's SyncGroup, which waits for the leader's."""
     new: bool = False
-    """It joined in this round, so its client may not know its id yet and cannot send heartbeats."""
+    """Whether it joined in this round. Then its client may not know its id yet, and cannot send heartbeats."""
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Of the first offer with this name; empty where there is none."""
+        """The metadata of the first offer with this name; empty if there is none."""
         return next((offer.metadata for offer in self.protocols if offer.name == protocol), b"")
 
 
 class Roster:
-    """Iterates over the members in the order in which they joined."""
+    """The members of a group. Iterates in the order in which they joined."""
 
     __slots__ = ("_by_id", "_by_instance", "_group_id", "_supporters", "leader", "protocol_type", "unsynced", "waiting")
 
@@ -57,12 +57,12 @@ class Roster:
         self._supporters: dict[str, int] = {}
         """Protocol -> number of members that offer it."""
         self.protocol_type = ""
-        """Of the members, or of the last that were there; empty before the first."""
+        """The type of the members' protocols, or of the last members'; empty before the first."""
         self.leader: str | None = None
         self.waiting = 0
-        """Number of members with a JoinGroup that waits."""
+        """Number of members with a waiting JoinGroup."""
         self.unsynced: dict[str, None] = {}
-        """Ids of members that have not asked for their assignment of this generation, in the members' order."""
+        """Ids of members that have not asked for their assignment of this generation, in the order of the members."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -83,7 +83,7 @@ class Roster:
     # --- changes --------------------------------------------------------------------------------------------------
 
     def new_member(self, member_id: str, request: JoinGroup) -> Member:
-        """Not in the group yet."""
+        """Creates a member without adding it to the group."""
         return Member(
             member_id, request.instance_id, request.client_id, request.client_host, request.session_timeout_ms,
             request.rebalance_timeout_ms, request.protocols, Deadline(self._group_id, SESSION, member_id),
@@ -108,7 +108,7 @@ class Roster:
             self.leader = next(iter(self._by_id), None)
 
     def update(self, member: Member, request: JoinGroup) -> None:
-        """Takes over what a member says of itself each time it joins."""
+        """Takes over what a member says about itself each time it joins."""
         if request.protocols != member.protocols:
             self._count(member.protocols, -1)
             member.protocols = request.protocols
@@ -117,7 +117,7 @@ class Roster:
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
 
     def replace(self, former: Member, member: Member) -> None:
-        """Gives a static member's place, and its leadership, to the process that has started again."""
+        """Gives a static member's place and its leadership to the restarted process."""
         self._by_id = {
             (member if each is former else each).member_id: member if each is former else each
             for each in self._by_id.values()
@@ -136,7 +136,7 @@ class Roster:
             self.leader = member.member_id
 
     def elect(self) -> bool:
-        """Makes sure that a member leads that waits for the round's end. False where none waits."""
+        """Makes a waiting member the leader, unless the leader waits already. Returns False if no member waits."""
         leader = None if self.leader is None else self._by_id.get(self.leader)
         if leader is None or leader.joining is None:
             leader = next((member for member in self._by_id.values() if member.joining is not None), None)
@@ -148,16 +148,17 @@ class Roster:
     # --- protocols ------------------------------------------------------------------------------------------------
 
     def supports(self, protocol_type: str, protocols: Iterable[ProtocolOffer]) -> bool:
-        """Whether a member with these protocols can be in the group: every member has one of them."""
+        """Whether a member with these protocols can be in the group: all members must have one of them in common."""
         return protocol_type == self.protocol_type and any(
             self._supporters.get(offer.name, 0) == len(self._by_id) for offer in protocols
         )
 
     def choose_protocol(self, instead: tuple[Member, Member] | None = None) -> str | None:
-        """The protocol with the most votes. A member votes for the first of its own that all members have.
+        """The protocol with the most votes; None if no protocol is common to all members. Each member votes for the
+        first of its own protocols that all members have.
 
-        Where two have the same number, the one that was voted for first wins. With `instead` = (former, new), as if
-        the new member stood in the former's place. None where no protocol is common to all.
+        Of two with the same number of votes, the one that got its first vote earlier wins. With `instead` = (former,
+        new), the vote is counted as if the new member were in the former's place.
         """
         if instead is not None:
             former, new = instead
@@ -176,11 +177,11 @@ class Roster:
         return max(votes, key=votes.__getitem__, default=None)
 
     def rebalance_timeout_ms(self) -> int:
-        """The largest of the members'; 0 without members."""
+        """The largest rebalance timeout of the members; 0 without members."""
         return max((member.rebalance_timeout_ms for member in self._by_id.values()), default=0)
 
     def joined(self, protocol: str | None) -> tuple[JoinedMember, ...]:
-        """What the leader has to know in order to assign."""
+        """The members as the leader needs them for the assignment."""
         return tuple(
             JoinedMember(member.member_id, member.instance_id, member.metadata(protocol))
             for member in self._by_id.values()
@@ -191,7 +192,8 @@ class Roster:
     def value(
         self, generation: int, protocol: str | None, since: TimestampMs, assignments: dict[str, bytes] | None = None
     ) -> ClassicGroupValue:
-        """The group's record. A member that `assignments` leaves out gets an empty one. None: those of now."""
+        """The group's record. A member that `assignments` leaves out gets an empty assignment. With None, members keep
+        their present ones."""
         return ClassicGroupValue(
             self.protocol_type, generation, protocol, self.leader, since,
             tuple(
@@ -204,10 +206,10 @@ class Roster:
         )  # fmt: skip
 
     def replay(self, value: ClassicGroupValue) -> list[Member]:
-        """Makes the members those of the record. Returns those who were there and are not any more.
+        """Makes the record's members those of the group. Returns the former members that are no longer in it.
 
-        A member that the record describes as it is keeps what is not persisted: its waiting calls and the protocols
-        that were not chosen.
+        If the record describes a member as it already is, the member keeps what is not persisted: its waiting calls and
+        the protocols that were not chosen.
         """
         former = self._by_id
         self._by_id = {}
@@ -233,7 +235,7 @@ class Roster:
         rebalance_ms = stored.rebalance_timeout_ms
         return Member(
             stored.member_id, stored.instance_id, stored.client_id, stored.client_host, stored.session_timeout_ms,
-            # Records of Kafka before 0.10.1 do not have it.
+            # Records of Kafka before 0.10.1 lack this field.
             stored.session_timeout_ms if rebalance_ms < 0 else rebalance_ms,
             (ProtocolOffer(protocol or "", stored.subscription),),
             Deadline(self._group_id, SESSION, stored.member_id),

@@ -1,9 +1,9 @@
 """The rounds of a group of the classic protocol: how one begins, who is waited for, and how it ends.
 
-A round ends when every member waits and every member id that was handed out has been used, else at its deadline: the
-largest rebalance timeout of the members. Dynamic members that have not come by then go; static members stay until
-their session ends. A group that was empty does not end its round when everybody is there, because it cannot know who
-is still starting: it waits for the initial delay (KIP-134), which newcomers prolong.
+A round ends when every member waits and every member id that was handed out has been used, or at its deadline: the
+largest rebalance timeout of the members. Dynamic members that have not joined by then are removed; static members stay
+until their session ends. In a group that was empty, the round does not end when all known members wait, because the
+group cannot know who is still starting. It waits for the initial delay (KIP-134), which newcomers prolong.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hapax.core.types import Millis, Now, TimestampMs
 
 
 class ClassicState(Enum):
-    """With the names that DescribeGroups and ListGroups show."""
+    """The states, with the names that DescribeGroups and ListGroups show."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -46,12 +46,12 @@ _NEXT: Final = {
     ClassicState.COMPLETING: (ClassicState.STABLE, ClassicState.PREPARING),  # the leader assigns, or a member changes
     ClassicState.STABLE: (ClassicState.PREPARING,),                          # a member joins, changes, leaves or lapses
 }
-"""To Stable and Empty a group comes by a record only."""
+"""The allowed transitions. Only a record takes a group to Stable or Empty."""
 
 ROUND: Final = "round"
 """Kind of the deadline at which a round ends."""
 ASSIGNMENTS: Final = "assignments"
-"""Kind of the deadline by which each member has to have asked for its assignment."""
+"""Kind of the deadline by which each member must have asked for its assignment."""
 _LEAST_ROUND_MS: Final = 1_000
 EMPTIED: Final = "emptied"
 """Kind of the deadline at which a refused record of an empty group is written again."""
@@ -62,7 +62,7 @@ EMPTIED: Final = "emptied"
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The group's first record. Its first member joins once it is stored."""
+    """The group's first record. The first member joins once it is stored."""
 
     call: CallId
     request: JoinGroup
@@ -70,25 +70,25 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The leader's assignments."""
+    """The record with the leader's assignments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The process of a static member of a stable group has started again."""
+    """The record for a static member of a stable group whose process has restarted."""
 
     call: CallId
     request: JoinGroup
     member_id: str
-    """The new one."""
+    """The member's new id."""
     former_leader: str | None
     unsynced: bool
-    """The former process had not asked for its assignment."""
+    """Whether the former process had yet to ask for its assignment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """The last member has gone."""
+    """The record written after the last member has left."""
 
     value: ClassicGroupValue
     leaving: list[tuple[CallId, LeaveAnswer]]
@@ -98,7 +98,7 @@ UnderWay = Made | Assigned | Replaced | Emptied
 
 
 class Rounds:
-    """The part of a group that lasts from one event to the next, and is lost with its coordinator."""
+    """The part of a group's state that is not persisted, and is lost with its coordinator."""
 
     __slots__ = (
         "_deadlines", "_generation", "_initial", "_initial_limit", "_limits", "_newcomers", "_pending", "_protocol",
@@ -111,7 +111,7 @@ class Rounds:
         self._deadlines = deadlines
         self._state = ClassicState.EMPTY
         self._since = TimestampMs(-1)
-        """When the group entered its state, by the wall clock; -1: unknown."""
+        """When the group entered its state, by the wall clock; -1 if unknown."""
         self._generation = 0
         self._protocol: str | None = None
         self._roster = Roster(group_id)
@@ -120,19 +120,19 @@ class Rounds:
         self._pending: dict[str, Deadline] = {}
         """Member ids that were handed out with MEMBER_ID_REQUIRED and have not been used."""
         self._initial = False
-        """The round began in an empty group, and lasts for the initial delay."""
+        """Whether the round began in an empty group, and lasts for the initial delay."""
         self._initial_limit = Millis(0)
         """Newcomers do not prolong the initial delay beyond this time."""
         self._newcomers = False
-        """Members have joined since the initial delay began."""
+        """Whether members have joined since the initial delay began."""
         self._under_way: UnderWay | None = None
         self._unsaved = False
-        """The group is empty, but the record that says so was refused."""
+        """Whether the group is empty, but the record that says so was refused."""
 
     # --- a round --------------------------------------------------------------------------------------------------
 
     def _begin_or_end_round(self, now: Now, outcome: Outcome) -> None:
-        """After a member has joined, changed or gone."""
+        """Called after a member has joined, changed or left."""
         if self._state is ClassicState.PREPARING:
             self._end_round_if_complete(now, outcome)
         else:
@@ -165,7 +165,7 @@ class Rounds:
         self._end_round(now, outcome)
 
     def _end_round(self, now: Now, outcome: Outcome) -> None:
-        """At the round's deadline, or because everybody is there."""
+        """Called at the round's deadline, or when all members wait."""
         roster = self._roster
         for member in roster.members():
             if member.joining is None and member.instance_id is None:
@@ -177,8 +177,8 @@ class Rounds:
             return
         timeout_at = Millis(now.monotonic + roster.rebalance_timeout_ms())
         if not roster.elect():
-            # Only static members are left, and all are away. They come back, or their sessions end. Their rebalance
-            # timeouts may be 0 or negative, and the timer must not be due for ever.
+            # Only static members are left, and none of them waits. They come back, or their sessions end. Their
+            # rebalance timeouts may be 0 or negative, and the timer must not fire in an endless loop.
             self._deadlines.set(self._deadline(ROUND), Millis(max(timeout_at, now.monotonic + _LEAST_ROUND_MS)))
             return
         self._deadlines.clear(self._deadline(ROUND))
@@ -213,21 +213,22 @@ class Rounds:
     # --- members --------------------------------------------------------------------------------------------------
 
     def _wait(self, member: Member, call: CallId, outcome: Outcome) -> None:
-        """The member's JoinGroup waits for the end of the round."""
+        """Lets the member's JoinGroup wait for the end of the round."""
         if member.joining is None:
             self._roster.waiting += 1
         else:
-            # Its client has given that call up, but the connection has to get an answer.
+            # Its client has given up that call, but the connection still needs an answer.
             refuse_join(member.joining, ErrorCode.REBALANCE_IN_PROGRESS, member.member_id, outcome)
         member.joining = call
 
     def _renew(self, member: Member, now: Now) -> None:
-        """The member is alive. While a new member waits, its longer limit stands."""
+        """Renews the session of a member that is alive. The longer limit of a waiting new member stays."""
         if not member.new:
             self._deadlines.set(member.session, Millis(now.monotonic + member.session_timeout_ms))
 
     def _remove(self, member: Member, outcome: Outcome) -> None:
-        """It has left or lapsed. A call of its that waits is refused so that its client, if alive, joins again."""
+        """Removes a member that has left or expired. Its waiting call is refused, so that its client, if it is alive,
+        joins again."""
         if member.joining is not None:
             refuse_join(member.joining, ErrorCode.UNKNOWN_MEMBER_ID, NO_MEMBER, outcome)
         if member.syncing is not None:
@@ -237,7 +238,7 @@ class Rounds:
         member.joining = member.syncing = None
 
     def _forget_pending(self, member_id: str) -> bool:
-        """False where no such member id was handed out."""
+        """Returns False if no such member id was handed out."""
         deadline = self._pending.pop(member_id, None)
         if deadline is None:
             return False
@@ -265,7 +266,8 @@ class Rounds:
     # --- checks -------------------------------------------------------------------------------------------------------
 
     def _has_room(self, member: Member | None) -> bool:
-        """`member`: the one that joins, where it is known. In a round the last to come back find it full."""
+        """`member`: the one that joins, if it is known. In a round, members that return last may find the group
+        full."""
         if self._state is ClassicState.EMPTY:
             return True
         if self._state is ClassicState.PREPARING:
@@ -274,7 +276,7 @@ class Rounds:
         return member is not None or len(self._roster) < self._limits.max_size
 
     def _turn_away(self, member_id: str, now: Now, outcome: Outcome) -> None:
-        """A member that found the group full is not waited for."""
+        """Stops waiting for a member that found the group full."""
         member = self._roster.get(member_id)
         if member is not None:
             self._remove(member, outcome)
@@ -289,7 +291,7 @@ class Rounds:
         return self._roster.supports(request.protocol_type, request.protocols)
 
     def _member_error(self, member: Member | None, instance_id: str | None) -> ErrorCode:
-        """`member`: with the member id of the call. Another process with the same instance id has fenced this one."""
+        """`member` has the member id of the call. If its instance id now belongs to another process, it is fenced."""
         if instance_id is not None:
             static = self._roster.instance(instance_id)
             if static is None:
@@ -301,7 +303,7 @@ class Rounds:
     # --- answers and writes ---------------------------------------------------------------------------------------
 
     def _joined(self, member: Member) -> JoinAnswer:
-        """The present generation, with the members for its leader."""
+        """The answer with the present generation; the leader's contains the members."""
         roster = self._roster
         return JoinAnswer(
             ErrorCode.NONE, member.member_id, self._generation, roster.protocol_type, self._protocol,

@@ -1,11 +1,11 @@
 """Reads and writes subscriptions and assignments of the consumer protocol that is embedded in the classic one.
 
-The coordinator treats both as opaque bytes, with three exceptions. Which topics a group reads decides which offsets may
-expire or be deleted. A description of a group shows what its members were given. And a group that changes to the
-consumer protocol, or from it, takes its members' subscriptions and partitions with it (`migration.py`).
+The coordinator treats both as opaque bytes, with three exceptions. The topics that a group reads decide which offsets
+may expire or be deleted. A description of a group shows the partitions of its members. And a group that changes its
+protocol takes its members' subscriptions and partitions with it (`migration.py`).
 
-Sources: Kafka's ConsumerProtocolSubscription and ConsumerProtocolAssignment schemas, versions 0 to 3. Each version is
-the one before it with something added at its end.
+Sources: Kafka's ConsumerProtocolSubscription and ConsumerProtocolAssignment schemas, versions 0 to 3. Each version
+appends fields to the one before it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ _Partitions = tuple[tuple[str, int], ...]
 class Subscription(NamedTuple):
     version: int
     topics: tuple[str, ...]
-    """In the order of the bytes."""
+    """In the order in which the bytes list them."""
     user_data: bytes = b""
     owned: _Partitions = ()
-    """What the member still has as it joins. Empty before version 1: such members give up everything first."""
+    """The partitions that the member still owns when it joins. Empty before version 1: such members give up everything
+    first."""
     generation: int = UNKNOWN_GENERATION
-    """In which it had that; -1: it does not say, or knows of none."""
+    """The generation in which it owned them; -1 if the member does not report or know one."""
     rack_id: str | None = None
 
 
@@ -48,7 +49,7 @@ class Assignment(NamedTuple):
 
 
 class _Reader:
-    """Raises struct.error, ValueError or UnicodeDecodeError where the bytes end too early or make no sense."""
+    """Raises struct.error, ValueError or UnicodeDecodeError if the bytes end too early or are invalid."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -66,7 +67,7 @@ class _Reader:
         return found
 
     def count(self, least: int) -> int:
-        """Of elements, none of which is shorter than `least` bytes."""
+        """The number of elements that follow, each of which has at least `least` bytes."""
         found = self.number(_INT)
         if not 0 <= found <= (len(self._data) - self._at) // least:
             raise ValueError(f"{found} elements")
@@ -80,7 +81,7 @@ class _Reader:
         return None if length < 0 else self._bytes(length).decode()
 
     def nullable_bytes(self) -> bytes:
-        """Empty for null, too."""
+        """Null is returned as empty bytes."""
         length = self.number(_INT)
         return b"" if length < 0 else self._bytes(length)
 
@@ -103,8 +104,8 @@ _BAD: Final = (struct.error, ValueError)  # a UnicodeDecodeError is a ValueError
 
 
 def read_subscription(metadata: bytes) -> Subscription | None:
-    """None where the bytes are no subscription of their version. A version that is newer than those known is read as
-    the newest one that is."""
+    """None if the bytes are not a subscription of their version. A version above the newest known one is read as that
+    one."""
     reader = _Reader(metadata)
     try:
         version = reader.version()
@@ -119,7 +120,7 @@ def read_subscription(metadata: bytes) -> Subscription | None:
 
 
 def read_assignment(assignment: bytes) -> Assignment | None:
-    """None where the bytes are no assignment. An empty assignment may have no bytes at all."""
+    """None if the bytes are not an assignment. An empty assignment may have no bytes at all."""
     if not assignment:
         return Assignment(())
     reader = _Reader(assignment)
@@ -131,7 +132,7 @@ def read_assignment(assignment: bytes) -> Assignment | None:
 
 
 def write_assignment(partitions: Iterable[tuple[str, int]], version: int) -> bytes:
-    """`version`: of the member's subscription. All versions that are known look the same."""
+    """`version` is that of the member's subscription. All known versions have the same layout."""
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, partition in sorted(partitions):
         by_topic[topic].append(partition)
@@ -144,8 +145,8 @@ def write_assignment(partitions: Iterable[tuple[str, int]], version: int) -> byt
 
 
 def assigned_partitions(assignment: bytes) -> tuple[tuple[str, int], ...] | None:
-    """(topic, partition) of an assignment, for descriptions: whatever follows it may be missing. None where the bytes
-    are none."""
+    """(topic, partition) of an assignment, for descriptions. What follows them may be missing. None if the bytes are
+    not an assignment."""
     if not assignment:
         return ()
     reader = _Reader(assignment)
@@ -157,7 +158,7 @@ def assigned_partitions(assignment: bytes) -> tuple[tuple[str, int], ...] | None
 
 
 def subscribed_topics(metadata: bytes) -> tuple[str, ...] | None:
-    """Names in the order of the subscription, whatever follows them; None where the bytes are no such subscription."""
+    """Topic names in the order of the subscription, whatever follows them; None if the bytes are not a subscription."""
     reader = _Reader(metadata)
     try:
         reader.version()

@@ -1,10 +1,10 @@
-"""What goes into the membership machines of consumer groups and what comes out of them.
+"""Inputs and outputs of the membership machines of consumer groups.
 
 A group's membership changes by events: a client's call, a timer that is due, a write that was stored or refused. The
-machine answers each event with an `Outcome`: calls to answer now, and records to append. It works as the rest of the
-core does: *decide, persist, replay*. What a group's next coordinator has to know changes only when a record is
-replayed. What it need not know (who waits in a round of the classic protocol, when a session ends) is changed by the
-event itself, is gone after a failover, and is built again by the clients' next calls.
+machine answers each event with an `Outcome`: calls to answer now, and records to append. It follows the rule of the
+core: *decide, persist, replay*. The state that a group's next coordinator needs changes only when a record is replayed.
+The rest (who waits in a round of the classic protocol, when a session ends) changes with the event itself. It is lost
+at a failover, and the clients' next calls build it up again.
 
     outcome = machine.call(group, call, request, now)
     answer   outcome.answers               each (call, answer), at once
@@ -13,8 +13,8 @@ event itself, is gone after a failover, and is built again by the clients' next 
     resolve  outcome.regexes               off the loop; then machine.resolved(...)
     at machine.next_deadline()             machine.due(now)
 
-While a write of a group is under way, the group's other events wait within the machine, in their order. So a decision
-never rests on a state that is about to change.
+While a write of a group is under way, the group's other events wait in the machine, in their order. So a decision never
+rests on a state that is about to change.
 
 Sources: KIP-62, KIP-345, KIP-394, KIP-814 (classic protocol); KIP-848 and KIP-1251 (consumer protocol).
 """
@@ -31,12 +31,12 @@ from hapax.core.group.offsets import OffsetRecord
 from hapax.core.types import TimestampMs, TopicId
 
 CallId = NewType("CallId", int)
-"""Names a client's call that waits for its answer. The service hands them out and never uses one twice."""
+"""Names a client's call that waits for its answer. The service assigns the numbers and never uses one twice."""
 
 UNKNOWN_HASH: Final = 0
 
 Partitions = frozenset[tuple[TopicId, int]]
-"""Partitions by their topic's id."""
+"""(topic id, partition) of each partition."""
 NO_PARTITIONS: Final[Partitions] = frozenset()
 
 
@@ -48,7 +48,7 @@ class TopicFacts(NamedTuple):
 
 
 class Topics(Protocol):
-    """The topics of the cluster at the moment of an event."""
+    """The topics of the cluster at the time of an event."""
 
     @property
     def version(self) -> int:
@@ -81,7 +81,7 @@ class JoinGroup:
     """Most preferred first."""
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    """The session timeout where the client's version does not have it (version 0)."""
+    """The session timeout if the client's version does not have this field (version 0)."""
     client_id: str
     client_host: str
     fresh_id: str
@@ -98,7 +98,7 @@ class SyncGroup:
     protocol_type: str | None
     protocol: str | None
     assignments: tuple[tuple[str, bytes], ...]
-    """(member id, its assignment): from the leader only."""
+    """(member id, its assignment). Only the leader sends them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class JoinAnswer:
     leader: str = NO_MEMBER
     skip_assignment: bool = False
     members: tuple[JoinedMember, ...] = ()
-    """For the leader; empty for followers."""
+    """The members, in the leader's answer; empty for followers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class RemovalAnswer:
 class LeaveAnswer:
     error: ErrorCode
     members: tuple[ErrorCode, ...] = ()
-    """One per member of the request, in its order."""
+    """One error per member, in the order of the request."""
 
 
 # --- calls of the consumer protocol -------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class OwnedTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupHeartbeat:
-    """A field that is None has not changed since the member's last heartbeat."""
+    """A heartbeat. A field that is None has not changed since the member's last heartbeat."""
 
     version: int
     group_id: str
@@ -205,7 +205,7 @@ class ConsumerHeartbeatAnswer:
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
     assignment: Partitions | None = None
-    """None: unchanged since the last answer."""
+    """None if it has not changed since the last answer."""
 
 
 Request = JoinGroup | SyncGroup | Heartbeat | LeaveGroup | ConsumerGroupHeartbeat
@@ -234,7 +234,7 @@ class ClassicGroupValue(NamedTuple):
     protocol: str | None
     leader: str | None
     state_timestamp: TimestampMs
-    """When the group entered its state; -1: unknown."""
+    """When the group entered its state; -1 if unknown."""
     members: tuple[ClassicMemberValue, ...]
 
 
@@ -248,7 +248,7 @@ class ClassicGroupRecord(NamedTuple):
 class GroupEpochValue(NamedTuple):
     epoch: int
     metadata_hash: int
-    """Of the subscribed topics; `UNKNOWN_HASH` forces a comparison at the next heartbeat."""
+    """Hash of the subscribed topics; `UNKNOWN_HASH` forces a comparison at the next heartbeat."""
 
 
 class GroupEpochRecord(NamedTuple):
@@ -259,7 +259,7 @@ class GroupEpochRecord(NamedTuple):
 
 
 class ClassicFacade(NamedTuple):
-    """What a member of a consumer group that speaks the classic protocol has said of itself."""
+    """What a member of a consumer group that uses the classic protocol has said about itself."""
 
     session_timeout_ms: int
     protocols: tuple[ProtocolOffer, ...]
@@ -289,7 +289,7 @@ class MemberRecord(NamedTuple):
 class TargetEpochValue(NamedTuple):
     epoch: int
     timestamp: TimestampMs
-    """When the assignor ran; 0: never."""
+    """When the assignor ran; 0 if it has never run."""
 
 
 class TargetEpochRecord(NamedTuple):
@@ -308,7 +308,7 @@ class TargetRecord(NamedTuple):
 
 
 class CurrentValue(NamedTuple):
-    """Key of kind 8: where a member is on its way to its target."""
+    """Key of kind 8: the state of a member on its way to its target."""
 
     epoch: int
     previous_epoch: int
@@ -327,9 +327,9 @@ class CurrentRecord(NamedTuple):
 
 class RegexValue(NamedTuple):
     topics: tuple[str, ...]
-    """That matched, sorted."""
+    """The matching topics, sorted."""
     version: int
-    """Of the cluster's topics when it was resolved."""
+    """The version of the cluster's topics at which the expression was resolved."""
     timestamp: TimestampMs
 
 
@@ -359,7 +359,7 @@ class Write(NamedTuple):
 
 
 class RegexQuestion(NamedTuple):
-    """Which topics match? The expression has compiled before."""
+    """Asks which topics match an expression. The expression has already compiled."""
 
     group: str
     regex: str
@@ -381,7 +381,7 @@ class GroupLimits:
     initial_rebalance_delay_ms: int = 3_000             # group.initial.rebalance.delay.ms
     max_size: int = 2**31 - 1                           # group.max.size
     new_member_join_timeout_ms: int = 300_000
-    """A new member's JoinGroup is not held for longer (its client may have given up)."""
+    """A new member's JoinGroup waits no longer than this, because its client may have given up."""
     consumer_session_timeout_ms: int = 45_000           # group.consumer.session.timeout.ms
     consumer_heartbeat_interval_ms: int = 5_000         # group.consumer.heartbeat.interval.ms
     consumer_max_size: int = 2**31 - 1                  # group.consumer.max.size

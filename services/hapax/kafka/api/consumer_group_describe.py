@@ -1,7 +1,7 @@
 """ConsumerGroupDescribe (69): the state and the members of groups of the consumer protocol (KIP-848).
 
-Version 1 tells members that speak the classic protocol apart from the others. Partitions of topics that are deleted are
-left out: they have no name.
+Version 1 distinguishes members that use the classic protocol. Partitions of deleted topics are left out, because they
+have no name.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ Topic = CurrentAssignment.TopicPartitions
 
 CLASSIC_MEMBER: Final = 0
 CONSUMER_MEMBER: Final = 1
-"""Member types of the published schema."""
+"""Values of the published schema's field MemberType."""
 
 TopicName = Callable[[TopicId], str | None]
 
 
 class DescribesConsumerGroups(Protocol):
     async def consumer_group_describe(self, group_id: str) -> ConsumerDescription:
-        """Raises Refusal: 69 for an unknown group and one of another protocol; 14, 15, 16."""
+        """Raises Refusal: 69 for an unknown group or one of the other protocol; 14, 15, 16."""
         ...
 
     def topic_name(self, topic_id: TopicId) -> str | None:
-        """None where the topic does not exist."""
+        """None if the topic does not exist."""
         ...
 
 

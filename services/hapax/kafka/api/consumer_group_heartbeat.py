@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat (68): a member of the consumer protocol (KIP-848) joins, stays, changes or leaves.
 
-In version 0 the coordinator makes the member's id, in version 1 the member does, and may subscribe by a regular
-expression. What a request may say is checked by the machine, all but the length of names.
+In version 0 the coordinator generates the member's id. In version 1 the member does, and it may subscribe with a
+regular expression. The machine checks the request, except for the length of names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Assignment = ConsumerGroupHeartbeatResponse.Assignment
 Topic = Assignment.TopicPartitions
 
 REGEX_FROM = 1
-"""And ids that members make."""
+"""The first version with regular expressions, and with ids that members generate."""
 
 
 class HearsConsumers(Protocol):

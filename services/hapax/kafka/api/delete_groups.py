@@ -1,4 +1,4 @@
-"""DeleteGroups (42): deletes groups without members, and their offsets."""
+"""DeleteGroups (42): deletes groups that have no members, and their offsets."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """DescribeGroups (15): the state and the members of groups of the classic protocol.
 
-A group that does not exist, and one of another protocol, is described as dead: without an error below version 6, with
+A group that does not exist or uses the other protocol is described as dead: without an error below version 6, with
 GROUP_ID_NOT_FOUND from version 6 on.
 """
 
@@ -26,7 +26,7 @@ NOT_FOUND_FROM = 6
 
 class DescribesGroups(Protocol):
     async def describe_group(self, group_id: str) -> ClassicDescription:
-        """Raises Refusal: 69 for an unknown group and one of another protocol; 14, 15, 16."""
+        """Raises Refusal: 69 for an unknown group or one of the other protocol; 14, 15, 16."""
         ...
 
 

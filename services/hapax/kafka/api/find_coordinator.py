@@ -1,7 +1,7 @@
 """FindCoordinator (10): the coordinator that owns a group id or a transactional id.
 
 Kafka's hash gives the shard, and the metadata gives its owner. The internal topics behind the shards always exist: the
-controller creates them with the cluster. A coordinator that has not loaded the shard yet answers so itself.
+controller creates them with the cluster. A coordinator that has not loaded the shard yet reports that itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GROUP: Final = 0
 TRANSACTION: Final = 1
 _NOWHERE: Final = ("", -1)
 _OWNER_S: Final = 3.0
-"""Seconds that a request waits for its shards to have owners, so that the client need not retry."""
+"""How long a request waits for its shards to have owners, in seconds, so that the client need not retry."""
 
 
 class _Found(NamedTuple):

@@ -1,7 +1,7 @@
-"""Heartbeat (12): a member of a classic group is alive, and hears whether a new round has begun.
+"""Heartbeat (12): a member of a classic group shows that it is alive, and learns whether a new round has begun.
 
-While the group's shard loads, the answer is 0, as in Kafka: the member keeps its partitions, and has a whole session
-from when the shard is loaded.
+While the group's shard loads, the answer is 0, as in Kafka: the member keeps its partitions, and gets a whole session
+when the shard is loaded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STATIC_FROM = 3
 
 class HearsHeartbeats(Protocol):
     def heartbeat(self, request: Heartbeat) -> HeartbeatAnswer | Awaitable[HeartbeatAnswer]:
-        """Raises Refusal, as the awaitable does: 14, 15, 16."""
+        """Raises Refusal, and so does the awaitable: 14, 15, 16."""
         ...
 
 

@@ -1,9 +1,9 @@
 """JoinGroup (11): a member of the classic protocol joins, or takes part in the next round.
 
-The answer waits until the round is complete. Version 0 has no rebalance timeout: the session timeout stands for it.
-From version 4 a new member is first told its id (MEMBER_ID_REQUIRED), which the machine decides, as it does all else
-but the length of names. From version 5 a member may be static, from version 7 the answer has the type of the protocol
-and null where there is no protocol, and from version 9 the leader may be told to leave the assignment as it is.
+The answer waits until the round is complete. Version 0 has no rebalance timeout; the session timeout is used instead.
+From version 4 a new member first gets its id (MEMBER_ID_REQUIRED). The machine decides that, as it decides everything
+except the length of names. From version 5 a member may be static. From version 7 the answer has the type of the
+protocol, and null if there is no protocol. From version 9 it can tell the leader to keep the assignment.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from hapax.wire.reasons import with_reason
 ROW: Final = ApiRow(
     key=11, name="JoinGroup", versions=(0, 9), flexible_from=6, max_frame_bytes=4 << 20,
     answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
-"""A member offers several protocols, each with its metadata. The one that is chosen has to fit into a record."""
+"""A member offers several protocols, each with its metadata. The chosen one must fit into a record."""
 
 Member = JoinGroupResponse.JoinGroupResponseMember
 
 STATIC_FROM = 5
 PROTOCOL_TYPE_FROM = 7
-"""And null names of protocols."""
+"""The first version with the protocol's type, and with null as a protocol's name."""
 
 
 class JoinsGroups(Protocol):
@@ -54,7 +54,7 @@ def register(table: ApiTable, random: Randomness, coordinator: JoinsGroups) -> N
             check_names(
                 join.member_id, join.instance_id, join.protocol_type, join.client_id,
                 *(offer.name for offer in join.protocols))
-            ctx.release_memory()  # a round may last for minutes, and the group keeps the metadata for longer
+            ctx.release_memory()  # a round may last for minutes, and the group keeps the metadata even longer
             return _response(await coordinator.join_group(join), version)
         except Refusal as refusal:
             return with_reason(refused(request, version, refusal.code), refusal)

@@ -1,7 +1,7 @@
 """LeaveGroup (13): members leave a classic group.
 
-Versions 0-2 name one member, whose error is that of the answer. From version 3 there are several, each with an error of
-its own. A member without an id but with an instance id is removed by a tool.
+Versions 0-2 name one member, whose error is that of the answer. From version 3 there are several, each with its own
+error. A tool removes a static member by its instance id, without a member id.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ListGroups (16): the groups of a coordinator's shards.
 
-From version 4 they are filtered by state, from version 5 by type (classic or consumer). Filters ignore case, and what
-they do not know matches nothing.
+From version 4 the request filters them by state, from version 5 by type (classic or consumer). Filters ignore case; an
+unknown state or type matches nothing.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ TYPES_FROM = 5
 
 class ListsGroups(Protocol):
     async def list_groups(self) -> Sequence[GroupListing]:
-        """All groups of this coordinator's shards, also those that have only offsets. Raises Refusal: 14, 15 while a
-        shard cannot tell."""
+        """All groups of this coordinator's shards, including those that only have offsets. Raises Refusal: 14, 15 while
+        a shard cannot answer."""
         ...
 
 

@@ -56,7 +56,7 @@ def refused(request: Any, version: int, code: ErrorCode) -> Any:
 
 
 def _offsets(request: Any, version: int) -> tuple[CommitRequest, ...]:
-    """Where the client names a topic by its id, the name is empty."""
+    """If the client names a topic by its id, the name is empty."""
     by_id = version >= TOPIC_IDS_FROM
     return tuple(
         CommitRequest(

@@ -35,7 +35,7 @@ TOPIC_IDS_FROM = 10
 
 class OffsetAsked(NamedTuple):
     topic: str
-    """Empty where the client names the topic by its id."""
+    """Empty if the client names the topic by its id."""
     topic_id: TopicId
     partition: int
 
@@ -46,13 +46,13 @@ class GroupAsked:
     member_id: str
     member_epoch: int
     partitions: tuple[OffsetAsked, ...] | None
-    """None: every partition for which the group has an offset."""
+    """None for every partition of which the group has an offset."""
     by_id: bool
-    """The answer names topics by id too, so it leaves out the offset of a topic whose id is unknown."""
+    """Whether the answer names topics by id too. It then omits the offset of a topic whose id is unknown."""
 
 
 class OffsetAnswer(NamedTuple):
-    """`offset` -1: none is committed."""
+    """`offset` is -1 if none is committed."""
 
     topic: str
     topic_id: TopicId
@@ -99,7 +99,7 @@ def refused(request: Any, version: int, code: ErrorCode) -> Any:
     if version >= GROUPS_FROM:
         groups = [_group(group.group_id, (), code) for group in request.groups]
         return OffsetFetchResponse(throttle_time_ms=0, groups=groups)
-    # Version 1 has no field for an error of the group, so each partition carries it.
+    # Version 1 has no field for an error of the group, so each partition carries the error.
     asked = _asked(request.topics, by_id=False) if version < 2 and request.topics else ()
     return _response([OffsetAnswer(a.topic, a.topic_id, a.partition, -1, -1, "", code) for a in asked], code)
 

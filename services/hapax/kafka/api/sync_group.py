@@ -1,8 +1,8 @@
 """SyncGroup (14): the leader of a classic group hands in the assignment, and every member fetches its own.
 
-The answer waits for the leader. From version 5 the request names the protocol that the member believes was chosen: one
-that names none is refused here (INCONSISTENT_GROUP_PROTOCOL), before anything else is looked at, as in Kafka. Whether
-the names are right is for the machine.
+The answer waits for the leader. From version 5 the request names the protocol that the member believes was chosen. A
+request without a protocol is refused here (INCONSISTENT_GROUP_PROTOCOL) before all other checks, as in Kafka. The
+machine checks whether the names are right.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from hapax.wire.reasons import with_reason
 ROW: Final = ApiRow(
     key=14, name="SyncGroup", versions=(0, 5), flexible_from=4, max_frame_bytes=16 << 20,
     answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
-"""A leader's request has the assignments of all members. One that does not fit into a record is an error of the call;
-a closed connection would make the client try for ever."""
+"""A leader's request has the assignments of all members. Assignments that do not fit into a record are refused with an
+error; if the connection were closed instead, the client would retry for ever."""
 
 STATIC_FROM = 3
 PROTOCOL_FROM = 5
@@ -46,7 +46,7 @@ def register(table: ApiTable, coordinator: SyncsGroups) -> None:
                 request.protocol_type if named else None, request.protocol_name if named else None,
                 tuple((each.member_id, each.assignment) for each in request.assignments))
             if not sync.assignments:
-                ctx.release_memory()  # a follower waits for the leader's, as long as a round may last
+                ctx.release_memory()  # a follower waits for the leader's request, for up to a whole round
             answer = await coordinator.sync_group(sync)
         except Refusal as refusal:
             return with_reason(refused(request, version, refusal.code), refusal)

@@ -22,7 +22,7 @@ ROW: Final = ApiRow(
     answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
 
 LOADING_SINCE: Final = 2
-"""Version of the call whose clients know COORDINATOR_LOAD_IN_PROGRESS."""
+"""The version from which clients know COORDINATOR_LOAD_IN_PROGRESS."""
 
 Topic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 Partition = Topic.TxnOffsetCommitResponsePartition
@@ -55,7 +55,7 @@ def register(table: ApiTable, coordinator: CommitsTransactionalOffsets) -> None:
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:
     if version < LOADING_SINCE and code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-        code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # as in Kafka: clients of these versions try again only after it
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # as in Kafka: clients of these versions retry only after this code
     offsets = _offsets(request, version)
     return _response(offsets, [code] * len(offsets))
 
