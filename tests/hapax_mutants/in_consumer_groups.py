@@ -126,8 +126,8 @@ MUTANTS = (
     ),
     Mutant(
         "a load forgets what a compacted log says of a group before it names a member", "no partition has two owners", "core/group/memberships.py",
-        "        if slot.group is None:  # else it may be vacant only until the next record: a compacted log begins with any\n",
-        "        if True:\n",
+        "        if slot.group is None:\n            self._drop_if_vacant(slot)\n",
+        "        if True:\n            self._drop_if_vacant(slot)\n",
         (unit("core/group/test_memberships.py"),),
     ),
     Mutant(

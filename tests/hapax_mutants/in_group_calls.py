@@ -14,7 +14,7 @@ MUTANTS = (
     ),
     Mutant(
         "members that wait for a round use up the memory of requests", "the last member of a round can be read", "kafka/api/join_group.py",
-        "            ctx.release_memory()  # a round may last for minutes, and the group keeps the metadata for longer\n",
+        "            ctx.release_memory()  # a round may last for minutes, and the group keeps the metadata even longer\n",
         "",
         (unit("kafka/test_server.py"),),
     ),
