@@ -1,16 +1,16 @@
-"""A Kubernetes to try things on, and the tests that need machines.
+"""Runs a Kubernetes cluster for trials, and the tests that need nodes.
 
-    python -m hapax_kube up              an API on loopback, without nodes
-    python -m hapax_kube up NODES        with nodes, in a world of its own; needs root. Names of further images
-                                         (scripts/images/build.py), such as hapax-load, go onto each node
-    python -m hapax_kube enter COMMAND   runs a command in that world: it reaches pods and names of the cluster
-    python -m hapax_kube down            ends what `up` started
-    python -m hapax_kube bench KILLS     measures failovers after this many losses of a broker, of four kinds
+    python -m hapax_kube up              starts an API server on loopback, without nodes
+    python -m hapax_kube up NODES        starts a cluster with nodes, in a sandbox ("world"); needs root. Further names
+                                         are images (scripts/images/build.py) to load on each node, such as hapax-load
+    python -m hapax_kube enter COMMAND   runs a command in that sandbox, where it reaches the cluster's pods and names
+    python -m hapax_kube down            stops what `up` started
+    python -m hapax_kube bench KILLS     measures failovers: this many losses of a broker, of four kinds in turn
     python -m hapax_kube demo FLIGHTS    Spark on Kubernetes: counts this many flights once while pods are deleted
-    python -m hapax_kube test [WORDS]    tests/kubernetes_nodes, with words for pytest: on KUBECONFIG's cluster where
-                                         that is set, else on one made for it
+    python -m hapax_kube test [WORDS]    runs tests/kubernetes_nodes; WORDS are arguments of pytest. Uses the cluster of
+                                         KUBECONFIG if that is set, or starts one
 
-Exit codes: 0 done, 1 it does not start or a test failed, 3 nothing runs (down, enter), 4 it is not possible here.
+Exit codes: 0 done, 1 a start or a test failed, 3 no cluster is running (down, enter), 4 not possible on this computer.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _KEEPER: Final = "keeper"
 _INIT: Final = "init"
 _READY_S: Final = 300.0
 SKIPPED: Final = ROOT / "build" / "kube-test.skipped"
-"""Why `test` did not run, where it was not possible: what calls it through make sees only that it failed."""
+"""A file that says why `test` did not run, if it was not possible. Callers through make only see that it failed."""
 TESTS: Final = ROOT / "tests" / "kubernetes_nodes"
 
 
 def up(nodes: int, *images: str) -> int:
     if _running():
-        print(f"it runs already: export KUBECONFIG={_FOLDER / 'admin.kubeconfig'}")
+        print(f"already running: export KUBECONFIG={_FOLDER / 'admin.kubeconfig'}")
         return 0
     binaries = build()
     shutil.rmtree(_FOLDER, ignore_errors=True)
@@ -93,7 +93,7 @@ def _up_with_nodes(binaries: Path, nodes: int, more: Sequence[str]) -> int:
 def enter(command: list[str]) -> int:
     running = _running()
     if _INIT not in running:
-        print("no cluster with nodes runs (`make kube-up NODES=3`)", file=sys.stderr)
+        print("no cluster with nodes is running (`make kube-up NODES=3`)", file=sys.stderr)
         return 3
     return subprocess.run(
         ["nsenter", f"--target={running[_INIT]}", "--net", "--mount", "--pid", f"--wdns={os.getcwd()}", *command],
@@ -103,12 +103,12 @@ def enter(command: list[str]) -> int:
 def down() -> int:
     running = _running()
     if _KEEPER in running:
-        os.kill(running[_KEEPER], signal.SIGTERM)  # it ends the world and cleans up
+        os.kill(running[_KEEPER], signal.SIGTERM)  # the keeper ends the sandbox and cleans up
         while alive(running[_KEEPER], start_time(running[_KEEPER])):
             time.sleep(0.1)
     else:
         for pid in running.values():
-            os.kill(pid, signal.SIGKILL)  # nothing of it is worth keeping
+            os.kill(pid, signal.SIGKILL)  # these processes have no state worth keeping
     shutil.rmtree(_FOLDER, ignore_errors=True)
     return 0 if running else 3
 
@@ -141,11 +141,11 @@ def demo(flights: int) -> int:
 
 
 def _possible() -> None:
-    """Raises NoKubernetes: there can be no nodes here."""
+    """Raises NoKubernetes if nodes cannot run on this computer."""
     install_missing()
     reason = why_not()
     if reason:
-        raise NoKubernetes(f"no nodes can be made on this machine: {reason}")
+        raise NoKubernetes(f"nodes cannot run on this computer: {reason}")
 
 
 def _children(pid: int) -> list[int]:
@@ -157,7 +157,7 @@ def _remember(pids: dict[str, int]) -> None:
 
 
 def _running() -> dict[str, int]:
-    """Those processes of the last `up` that are still the same."""
+    """The processes that the last `up` started and that still run."""
     if not _STATE.exists():
         return {}
     known = json.loads(_STATE.read_text())

@@ -1,7 +1,7 @@
-"""A Kubernetes API on loopback: etcd, kube-apiserver and the part of the controller manager that ends namespaces and
-collects what has lost its owner. No nodes: what is created is stored, watched, validated, and never run.
+"""A Kubernetes API server on loopback: etcd, kube-apiserver, and the controllers that delete namespaces and collect
+objects without an owner. There are no nodes: objects are validated, stored and watched, but pods never run.
 
-Ready in some four seconds. Everything is below one folder; the processes end with the one that started them.
+It is ready after about four seconds. All files are in one folder; the processes end with the one that started them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MASTERS: Final = "system:masters"
 
 
 class ApiError(Exception):
-    """What the API server answered instead: `code` and its sentence."""
+    """An error answer of the API server: `code` is its HTTP status."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -36,16 +36,16 @@ class ApiError(Exception):
 
 
 class KubeApi:
-    """`start()`, then `kubeconfig`, or calls of its own: `api.get("/api/v1/namespaces")`."""
+    """Call `start()`, then use `kubeconfig`, or the API directly: `api.get("/api/v1/namespaces")`."""
 
     users: Mapping[str, tuple[str, str]] = {
         "admin": ("admin", MASTERS), "controller-manager": ("controller-manager", MASTERS)}
-    """For each kubeconfig: the user that its token stands for, and that one's group."""
+    """For each kubeconfig: the user that its token identifies, and the user's group."""
     names = "DNS:localhost,DNS:kubernetes"
-    """Beside its address, what the server's certificate is for."""
+    """Names in the server's certificate, besides its address."""
 
     def __init__(self, binaries: Path, folder: Path, *, owned: bool = True, address: str = "127.0.0.1") -> None:
-        """`owned`: its processes end with this one, however that ends."""
+        """`owned`: the server's processes end when this process ends, for whatever reason."""
         self._owned = owned
         self.binaries = binaries
         self.folder = folder
@@ -73,7 +73,7 @@ class KubeApi:
         return self.folder / f"{user}.kubeconfig"
 
     def with_definitions(self, folder: Path) -> KubeApi:
-        """Applies the resource definitions of a folder; returns when they are served."""
+        """Applies the resource definitions of a folder. Returns when they are served."""
         done = self.kubectl("apply", "-f", str(folder))
         assert done.returncode == 0, done.stderr
         done = self.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(folder))
@@ -86,16 +86,16 @@ class KubeApi:
             check=False, timeout=60)
 
     def start_server(self) -> None:
-        """Starts the API server alone, and returns when it is ready."""
+        """Starts only the API server. Returns when it is ready."""
         self._run("kube-apiserver", self._apiserver())
         self._wait_ready()
 
     def kill_server(self) -> None:
-        """SIGKILL: watches break, calls are refused. Its etcd stays."""
+        """Kills the API server with SIGKILL: watches break, and calls are refused. Its etcd keeps running."""
         self._end("kube-apiserver")
 
     def pause_server(self) -> None:
-        """It keeps its connections and answers nothing."""
+        """Stops the API server: it keeps its connections and answers nothing."""
         self._processes["kube-apiserver"].send_signal(signal.SIGSTOP)
 
     def resume_server(self) -> None:
@@ -147,7 +147,7 @@ class KubeApi:
         ]  # fmt: skip
 
     def _apiserver_alone(self) -> list[str]:
-        # No controller here makes accounts, so pods must not ask for one.
+        # No controller here creates service accounts, so pods must not require one.
         return [
             "--authorization-mode=RBAC", "--endpoint-reconciler-type=none",
             "--disable-admission-plugins=ServiceAccount",
@@ -157,7 +157,7 @@ class KubeApi:
         return [
             "--kubeconfig", str(self.kubeconfig_path("controller-manager")), "--leader-elect=false",
             "--bind-address=127.0.0.1", "--secure-port=0", f"--controllers={_CONTROLLERS}", "--profiling=false",
-            # The garbage collector has to know a kind before it can collect what it owned.
+            # The garbage collector must know a kind before it can collect objects that it owned.
             "--concurrent-gc-syncs=4",
         ]
 
@@ -175,7 +175,7 @@ class KubeApi:
         self._tls = ssl.create_default_context(cafile=str(folder / "server.crt"))
 
     def kubeconfig_of(self, namespace: str, account: str) -> Path:
-        """A file with which a program comes as a service account."""
+        """A kubeconfig with which a program authenticates as a service account."""
         granted = self.create(
             f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token",
             {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}})
@@ -184,7 +184,7 @@ class KubeApi:
         return path
 
     def _write_kubeconfig(self, path: Path, user: str, token: str) -> None:
-        path.write_text(json.dumps({  # JSON is YAML
+        path.write_text(json.dumps({  # JSON is valid YAML
             "apiVersion": "v1", "kind": "Config", "current-context": "tests",
             "contexts": [{"name": "tests", "context": {"cluster": "tests", "user": user}}],
             "clusters": [{"name": "tests", "cluster": {
@@ -208,7 +208,7 @@ class KubeApi:
             time.sleep(_LOOK_EVERY_S)
 
     def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """The decoded answer. Raises ApiError, OSError (nobody answers)."""
+        """The decoded answer. Raises ApiError, or OSError if the server does not answer."""
         request = urllib.request.Request(
             self.server + path, None if body is None else json.dumps(body).encode(), method=method,
             headers={"Authorization": f"Bearer {self._tokens['admin']}", "Content-Type": kind})

@@ -1,8 +1,8 @@
-"""`python -m hapax_kube bench KILLS`: brokers on three machines are lost, again and again, in each way in turn.
+"""`python -m hapax_kube bench KILLS`: measures failovers while brokers on three nodes are lost, in each way in turn.
 
-From the harm to metadata that name another leader for each of the broker's partitions, and to a write to each of them
-that all in-sync replicas have. Figures go to build/bench.jsonl, every single loss to build/kube-bench.csv. Exit code 1
-where a figure misses its target.
+It measures the time from the fault until metadata name another leader for each of the broker's partitions, and until
+each of them has acknowledged a write that all in-sync replicas have. Figures go to build/bench.jsonl, every single loss
+to build/kube-bench.csv. The exit code is 1 if a figure misses its target.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _record(what: str, found: list[TakenOver]) -> None:
         seconds = sorted(getattr(each, f"{name}_s") for each in found)
         if seconds:
             figures.record(f"pods_{what}_{name}_p50", statistics.median(seconds), "s", at_most=at_most)
-            # Of a hundred or fewer the 99th percentile is the worst.
+            # With a hundred losses or fewer, the 99th percentile is the maximum.
             figures.record(f"pods_{what}_{name}_worst", seconds[-1], "s", at_most=at_most)
 
 

@@ -1,4 +1,4 @@
-"""Where the Kubernetes of the tests is, and building it once where there is a Go toolchain (scripts/kubernetes)."""
+"""Finds the Kubernetes binaries of the tests, and builds them once if there is a Go toolchain (scripts/kubernetes)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _NOT_BUILT: Final = 4
 
 
 class NoKubernetes(Exception):
-    """One sentence: why there are no binaries, and what would bring them."""
+    """Says why there are no binaries, and how to get them."""
 
 
 def find() -> Path | None:
-    """The folder of the binaries; None where they are not built."""
+    """The folder of the binaries, or None if they are not built."""
     done = subprocess.run([_BUILD, "--find"], capture_output=True, text=True, check=False)
     if done.returncode not in (0, _NOT_BUILT):
         raise NoKubernetes(done.stderr.strip())
@@ -25,11 +25,11 @@ def find() -> Path | None:
 
 
 def build(timeout_s: float = 1200) -> Path:
-    """Finds or builds them; says so on stderr. Raises NoKubernetes."""
+    """Finds the binaries or builds them, with a message on stderr. Raises NoKubernetes."""
     try:
         done = subprocess.run([_BUILD], stdout=subprocess.PIPE, text=True, check=False, timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        raise NoKubernetes(f"building Kubernetes took more than {timeout_s:.0f} s and was given up") from None
+        raise NoKubernetes(f"building Kubernetes was aborted after {timeout_s:.0f} s") from None
     if done.returncode:
         raise NoKubernetes(f"Kubernetes cannot be built here (exit code {done.returncode})")
     return Path(done.stdout.strip())

@@ -1,8 +1,9 @@
-"""A Kubernetes on one machine: a control plane, and nodes that run containers and can crash, freeze and be cut off.
+"""A Kubernetes cluster on one computer: a control plane, and nodes that run containers and can crash, freeze and be cut
+off.
 
-It lives in a world of its own (`hapax_kube.world`), so that its addresses, processes and mounts are nobody else's. The
-control plane and the cluster's names are on a bridge, at 10.90.0.1; node N is a process in namespaces of its own, at
-10.90.0.(10+N), with the pods 10.244.N.0/24. What runs in the world reaches pods by their addresses and by their names.
+It runs in a sandbox (`hapax_kube.world`) with its own addresses, processes and mounts. The control plane and the
+cluster's DNS are on a bridge, at 10.90.0.1. Node N is a process in its own namespaces, at 10.90.0.(10+N), with the pods
+10.244.N.0/24. Programs in the sandbox reach pods by address and by name.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _CPU_SHARES: Final = 20 * 1024
 
 
 class ControlPlane(KubeApi):
-    """With all controllers and a scheduler, for kubelets, at an address that they reach."""
+    """An API server with all controllers and a scheduler, at an address that kubelets reach."""
 
     names = (
         f"IP:{_FIRST_SERVICE},DNS:localhost,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,"
@@ -70,7 +71,7 @@ class ControlPlane(KubeApi):
             "--bind-address=127.0.0.1", "--use-service-account-credentials=true", "--profiling=false",
             f"--service-account-private-key-file={self.folder / 'accounts.key'}",
             f"--root-ca-file={self.folder / 'server.crt'}",
-            # As a company's would be set for fast reactions; nothing of Hapax's failover waits for it.
+            # Values for fast reactions, as an operator would set them. Hapax's failover does not depend on them.
             "--node-monitor-period=2s", "--node-monitor-grace-period=16s",
         ]  # fmt: skip
 
@@ -79,7 +80,7 @@ class Cluster:
     def __init__(
         self, folder: Path, name: str, binaries: Path, images: list[Path], nodes: int, ready_s: float = _READY_S
     ) -> None:
-        """`name` is also that of its cgroups; `ready_s` is for each step of starting, such as large images."""
+        """`name` is also the name of the cgroups. `ready_s` limits each step of starting, such as loading images."""
         self.folder = folder
         self.name = name
         self.binaries = binaries
@@ -92,14 +93,14 @@ class Cluster:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._booted: dict[str, str] = {}
 
-    # --- as a whole
+    # --- the whole cluster
 
     def start(self) -> Cluster:
         make_cgroup(self.name)
-        # All pods of all nodes would weigh as much as one process of this machine: they stand for machines.
+        # Otherwise all pods of all nodes would get as much processor time as a single process of this computer.
         (CGROUPS / "cpu" / self.name / "cpu.shares").write_text(str(_CPU_SHARES))
-        # With an address of its own: it would be the least of its nodes', and another one when that node goes, so that
-        # names and the API could not be reached until everybody has asked for it again.
+        # The bridge has its own MAC address. By default it is the lowest of its ports', and changes when that node's
+        # port is removed: then names and the API could not be reached until every node has resolved the address again.
         run("ip", "link", "add", "nodes", "address", _BRIDGE, "type", "bridge")
         run("ip", "addr", "add", f"{GATEWAY}/24", "dev", "nodes")
         run("ip", "link", "set", "nodes", "up")
@@ -122,12 +123,12 @@ class Cluster:
         remove_cgroup(self.name)
 
     def logs(self) -> dict[str, str]:
-        """The ends of what everything that is not a pod wrote."""
+        """The last lines of the logs of everything that is not a pod."""
         found = [*(self.folder / "control").glob("*.log"), *self.folder.glob("node-*/*.log")]
         return {str(path.relative_to(self.folder)): path.read_text(errors="replace")[-3000:] for path in sorted(found)}
 
     def _make_volumes(self) -> None:
-        """Reached from every node, as a network's volumes are. They are bound once and never anew."""
+        """Creates volumes that every node reaches, like network volumes. Each is bound once and not reused."""
         items: list[Any] = [{
             "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "kubernetes.io/no-provisioner",
             "metadata": {"name": "folder", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
@@ -136,7 +137,7 @@ class Cluster:
         for number in range(_VOLUMES):
             path = self.folder / "volumes" / f"{number}"
             path.mkdir(parents=True)
-            path.chmod(0o777)  # of whoever comes: pods run as users without rights
+            path.chmod(0o777)  # pods run as users without privileges
             items.append({
                 "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": f"folder-{number}"}, "spec": {
                     "capacity": {"storage": "100Gi"}, "storageClassName": "folder",
@@ -149,7 +150,7 @@ class Cluster:
     # --- nodes
 
     def boot(self, name: str) -> None:
-        """Switches it on: a new one, or one that crashed, with what is on its disk."""
+        """Starts a new node, or one that crashed, with its disk."""
         number = self.nodes.index(name) + 1
         self._booted[name] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         folder = self.folder / name
@@ -175,7 +176,8 @@ class Cluster:
         run("ip", "route", "replace", _pods(number), "via", _address(number))
 
     def wait_ready(self, name: str) -> None:
-        """Until it is, with whatever it ran before it crashed: what the API server says of it may still be what was."""
+        """Waits until the node is ready and runs what it ran before. The API server may still show its state before the
+        crash."""
         def ready() -> bool:
             assert self._running[name].poll() is None, (self.folder / name / "node.log").read_text()
             try:
@@ -191,21 +193,21 @@ class Cluster:
         self._until(ready, f"ready {name}")
 
     def crash(self, name: str) -> float:
-        """As if it lost its power; its disk stays. When it did (`time.monotonic()`)."""
+        """Ends the node as a loss of power does; its disk stays. Returns the time (`time.monotonic()`)."""
         process = self._running.pop(name)
         (init,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         began = time.monotonic()
         os.kill(int(init), signal.SIGKILL)  # the kernel ends everything else in its namespace
-        set_frozen(f"{self.name}/{name}", False)  # what stands still does not end
+        set_frozen(f"{self.name}/{name}", False)  # a frozen process does not end
         process.wait()
-        # The kernel removes a link some time after the namespace of its other end.
+        # The kernel removes the link some time after the namespace of its other end.
         while Path("/proc/self/net/dev").read_text().count(f"to-{name}:"):
             subprocess.run(["ip", "link", "del", f"to-{name}"], capture_output=True, check=False)
         remove_cgroup(f"{self.name}/{name}")
         return began
 
     def freeze(self, name: str) -> float:
-        """Every process on it stands still; its network goes on acknowledging what the kernel can."""
+        """Stops every process on the node. The kernel still acknowledges what its network receives."""
         began = time.monotonic()
         set_frozen(f"{self.name}/{name}", True)
         return began
@@ -214,7 +216,7 @@ class Cluster:
         set_frozen(f"{self.name}/{name}", False)
 
     def cut(self, name: str) -> float:
-        """Nothing reaches it and it reaches nothing."""
+        """Cuts the node off the network, in both directions."""
         began = time.monotonic()
         run("ip", "link", "set", f"to-{name}", "down")
         return began
@@ -231,7 +233,7 @@ class Cluster:
         return str(self.pod(namespace, pod)["spec"]["nodeName"])
 
     def pids(self, namespace: str, pod: str, container: str) -> list[int]:
-        """Of a container's processes, as this process sees them."""
+        """Ids of a container's processes, in this process's namespace."""
         body = self.pod(namespace, pod)
         (identity,) = (
             each["containerID"].removeprefix("containerd://")
@@ -242,9 +244,9 @@ class Cluster:
         return [int(pid) for pid in procs.read_text().split()]
 
     def kill_container(self, namespace: str, pod: str, container: str) -> float:
-        """SIGKILL, which a container's first process can get from outside its namespace only."""
+        """Kills a container with SIGKILL. Its first process can receive that only from outside its namespace."""
         pids = self.pids(namespace, pod, container)
-        assert pids, f"{pod} does not run"
+        assert pids, f"{pod} is not running"
         began = time.monotonic()
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -253,12 +255,13 @@ class Cluster:
     def _until(self, happened: Any, what: str) -> None:
         limit = time.monotonic() + self._ready_s
         while not happened():
-            assert time.monotonic() < limit, f"still no {what}"
+            assert time.monotonic() < limit, f"timed out: no {what}"
             time.sleep(_LOOK_EVERY_S)
 
 
 def _runs_since(pod: Any, time: str) -> bool:
-    """Its containers run, and were started then or later (RFC 3339, to the second, as the kubelet says it)."""
+    """Whether the pod's containers run and were started at this time or later (RFC 3339, in whole seconds, like the
+    kubelet's times)."""
     if "deletionTimestamp" in pod["metadata"] or pod["status"]["phase"] in ("Succeeded", "Failed"):
         return True
     containers = pod["status"].get("containerStatuses", ())

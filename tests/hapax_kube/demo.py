@@ -1,12 +1,12 @@
-"""`python -m hapax_kube demo`: every flight once through Spark on Kubernetes, whatever is killed.
+"""`python -m hapax_kube demo`: processes every flight once with Spark on Kubernetes, while pods are killed.
 
-1. The chart, Topic resources, and the loader's lines of flights.csv in the topic `flights`.
-2. A TransactionalProducer whose job the operator runs: `flights` 1:1 to `delays`, and sums by day and origin to
-   `delay_windows`. In open transactions the driver's pod, an executor, the broker that leads a partition written to and
-   a coordinator are deleted with grace 0.
-3. The same job once more by `spark-submit`, in cluster mode and in client mode, on some of the lines.
-4. The count. Exit codes: 0 nothing lost, nothing doubled, all sums agree; 1 something was; 2 it could not be carried
-   out, and a line says why.
+1. Installs the chart and Topic resources, and loads the lines of flights.csv into the topic `flights`.
+2. Creates a TransactionalProducer whose job the operator runs: it copies `flights` to `delays` one to one, and writes
+   sums by day and origin to `delay_windows`. During open transactions, the driver's pod, an executor, the broker that
+   leads a partition of the transaction, and a coordinator are deleted with grace period 0.
+3. Runs the same job again on some of the lines with `spark-submit`, in cluster mode and in client mode.
+4. Counts the records. Exit codes: 0 if nothing was lost or doubled and all sums agree; 1 if not; 2 if the demo could
+   not be carried out, for the printed reason.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _VALUES: Final = ROOT / "tests" / "kubernetes_nodes" / "values.yaml"
 _BATCHES: Final = 12
 _PATIENCE_S: Final = 600.0
 _LIMIT_S: Final = 2_400.0
-"""Of everything; on two free cores it takes a tenth of that."""
+"""Time limit of the whole demo. On two free cores it takes a tenth of that."""
 _LOOK_EVERY_S: Final = 0.5
 _RESULT: Final = ROOT / "build" / "kube-demo"
 
@@ -71,16 +71,16 @@ class Demo:
             self._shown = tenths
             say(tenths)
 
-    # --- the parts
+    # --- the steps
 
     def install(self) -> None:
         seconds = self.release.install("--set", "spark.enabled=true", "--set", "spark.checkpoint.enabled=true")
-        say(f"helm install: every pod is ready after {seconds:.0f} s")
+        say(f"helm install: all pods are ready after {seconds:.0f} s")
         topics = [spark.topic(name, PARTITIONS) for name in TOPICS]
         self.tools.kubectl("apply", *self.space, "-f", "-", text=spark.as_list(*topics))
         names = [f"topic.hapax.dev/{each['metadata']['name']}" for each in topics]
         self.tools.kubectl("wait", *self.space, "--for=condition=Ready", "--timeout=100s", *names)
-        say(f"{len(topics)} topics are made as their resources say")
+        say(f"{len(topics)} topics are created as described by their resources")
 
     def load(self) -> None:
         with self.stage.part("loading the CSV", "flights", self.flights) as part:
@@ -108,12 +108,12 @@ class Demo:
                 if self.done():
                     raise DemoFailure(f"the job had ended before the {what} could be deleted: load more flights")
                 name = self.delete(what, victim, part)
-                if what == "driver":  # what it left behind is not what is deleted next
+                if what == "driver":  # the next pod to delete must not belong to the former driver
                     self.wait(lambda: self.driver() not in ("", name), "driver after it")  # noqa: B023
             self.wait(self.done, "end of the job")
             status = self.resource()["status"]
-            say(f"the job has ended by itself; the operator ran its driver {status['spark']['run']} times, and its "
-                f"resource told at last: {json.dumps(status.get('sparkProgress'))}")
+            say(f"the job has ended by itself; the operator ran its driver {status['spark']['run']} times; the last "
+                f"progress in its resource is {json.dumps(status.get('sparkProgress'))}")
         self.parts.append(part)
 
     def submit(self) -> None:
@@ -133,7 +133,7 @@ class Demo:
                 env={**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig), "SPARK_HOME": str(home)})  # fmt: skip
         phase = self.phase("slice-cluster")
         if done.returncode or phase != "Succeeded":
-            raise DemoFailure(f"spark-submit ended with {done.returncode}, its driver is {phase}; see {log.name}")
+            raise DemoFailure(f"spark-submit ended with {done.returncode}, its driver with {phase}; see {log.name}")
         say(f"spark-submit in cluster mode: {time.monotonic() - began:.0f} s")
         began = time.monotonic()
         self.tools.kubectl("apply", "-f", "-", text=json.dumps(
@@ -144,7 +144,7 @@ class Demo:
         say(f"spark-submit in client mode: {time.monotonic() - began:.0f} s")
 
     def count(self) -> dict[str, Any]:
-        """Reads everything back; what is written to verdict.json."""
+        """Reads all output. Returns the content of verdict.json."""
         result: dict[str, Any] = {}
         for topic, inputs in (("flights", self.flights), ("delays", self.flights), ("slice_cluster", SLICE),
                               ("slice_client", SLICE)):  # fmt: skip
@@ -156,7 +156,7 @@ class Demo:
         expected = expected_windows(self.flights)
         differing = differing_windows(self.release.bootstrap, "delay_windows", expected)
         result["sums"] = {"windows": len(expected), "differing": len(differing), "such as": list(differing.items())[:3]}
-        say(f"{'delay_windows':14} {len(expected)} sums, of which {len(differing)} differ from the CSV's")
+        say(f"{'delay_windows':14} {len(expected)} sums, {len(differing)} of them different from the CSV's")
         return result
 
     # --- pods
@@ -165,7 +165,7 @@ class Demo:
         return str(self.resource().get("status", {}).get("spark", {}).get("driver", ""))
 
     def executor(self) -> str:
-        """One that runs for the driver of now."""
+        """An executor of the present driver."""
         driver = self.driver()
         found = self.tools.get("pods", *self.space, "-l", "spark-role=executor")["items"]
         running = [
@@ -187,11 +187,11 @@ class Demo:
         held = self.stage.held("delays")
         self.tools.kubectl("delete", "pod", name, *self.space, "--grace-period=0", "--force")
         part.kills.append(Kill(time.monotonic() - self._began, what))
-        say(f"deleted with grace 0, at {held:,} of {self.flights:,} records: {name}")
+        say(f"deleted with grace period 0, at {held:,} of {self.flights:,} records: {name}")
         return name
 
     def done(self) -> bool:
-        """The job has ended by itself. Raises DemoFailure where it fails again and again."""
+        """Whether the job has ended by itself. Raises DemoFailure if it fails again and again."""
         told = self.resource().get("status", {}).get("spark", {})
         if told.get("failures", 0) > 5:
             raise DemoFailure(f"the job fails: {told.get('lastExit')}")
@@ -201,16 +201,16 @@ class Demo:
         limit = min(time.monotonic() + _PATIENCE_S, self._limit)
         while not happened():
             if time.monotonic() > limit:
-                raise DemoFailure(f"no {what} in time")
+                raise DemoFailure(f"timed out: no {what}")
             time.sleep(_LOOK_EVERY_S)
 
     def describe(self) -> str:
-        """What a person would look at first."""
+        """What helps to find the reason of a failure."""
         return self.release.describe() + self.tools.kubectl("get", "transactionalproducers", *self.space, "-o", "yaml")
 
 
 def problems(result: dict[str, Any]) -> list[str]:
-    """What is not as promised in what was counted; empty: nothing."""
+    """The failures in a result; empty if there are none."""
     found = [
         f"{topic} lost {one['lost']} and doubled {one['doubled']} records"
         for topic, one in result.items() if topic != "sums" and (one["lost"] or one["doubled"])]
@@ -223,7 +223,7 @@ def run(cluster: Cluster, flights: int) -> int:
     _RESULT.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     cluster.start()
-    say(f"a Kubernetes is ready after {time.monotonic() - began:.0f} s")
+    say(f"the Kubernetes cluster is ready after {time.monotonic() - began:.0f} s")
     demo = Demo(cluster, flights, _RESULT)
     try:
         demo.install()
@@ -232,7 +232,7 @@ def run(cluster: Cluster, flights: int) -> int:
         demo.submit()
         result = demo.count()
     except (DemoFailure, HapaxError, AssertionError, subprocess.TimeoutExpired) as error:
-        say(f"it could not be carried out: {error}")
+        say(f"the demo could not be carried out: {error}")
         print(demo.describe(), file=sys.stderr)
         return 2
     finally:
@@ -243,7 +243,7 @@ def run(cluster: Cluster, flights: int) -> int:
     (_RESULT / "verdict.json").write_text(json.dumps(result, indent=2) + "\n")
     for problem in wrong:
         say(f"WRONG: {problem}")
-    say(f"{'NOT AS PROMISED' if wrong else '0 lost, 0 doubled, all sums agree'}; {result['seconds']:.0f} s in all")
+    say(f"{'FAILED' if wrong else '0 lost, 0 doubled, all sums agree'}; {result['seconds']:.0f} s in total")
     return 1 if wrong else 0
 
 

@@ -1,6 +1,6 @@
-"""How soon others lead after a broker's pod or its machine is harmed: seen by clients, from the harm on.
+"""Measures how soon other brokers lead after a broker's pod or node fails, as clients see it.
 
-The clock is this process's, the harm is done by it, and the answers are brokers': nothing of Kubernetes is asked.
+This process causes the fault and reads the clock, and brokers give the answers: Kubernetes is not asked.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _PATIENCE_S: Final = 60.0
 @dataclass(frozen=True)
 class TakenOver:
     leaders_s: float
-    """Until metadata name another leader for each partition of the lost broker."""
+    """Time until metadata name another leader for each partition of the lost broker."""
     writes_s: float
-    """Until each of them has acknowledged a write, with acks=all."""
+    """Time until each of these partitions has acknowledged a write with acks=all."""
 
 
 class Failovers:
-    """One topic, and clients of it. Use as a context."""
+    """A topic and its clients, as a context manager."""
 
     def __init__(self, release: Release, topic: str) -> None:
         self.release = release
         self.topic = topic
-        # A broker that stands still keeps its connections: ask another one soon.
+        # A frozen broker keeps its connections, so the client must soon ask another one.
         self._admin = Admin({
             "bootstrap.servers": release.bootstrap, "request.timeout.ms": 500,
             "socket.connection.setup.timeout.ms": 500,
@@ -69,7 +69,7 @@ class Failovers:
         return {each.partition: each.leader for each in topic.partitions}
 
     def wait_whole(self, *, balanced: bool = True) -> None:
-        """Every replica of every topic is in sync, and each broker leads some."""
+        """Waits until every replica of every topic is in sync, and each broker leads partitions."""
 
         def whole() -> bool:
             try:
@@ -84,15 +84,16 @@ class Failovers:
         wait_until(whole, "whole cluster", every_s=0.2)
 
     def busiest(self) -> int:
-        """The broker that leads most."""
+        """The broker that leads most partitions."""
         led = list(self.leaders().values())
         return max(sorted(set(led)), key=led.count)
 
     def measure(self, victim: int, harm: Callable[[], float]) -> TakenOver:
-        """`harm` returns when it was done. The partitions have just taken a write: the client has its connections."""
+        """`harm` causes the fault and returns its time. Each partition takes a write first, which opens the client's
+        connections."""
         before = self.leaders()
         lost = [partition for partition, leader in before.items() if leader == victim]
-        assert lost, f"broker {victim} leads nothing"
+        assert lost, f"broker {victim} leads no partition"
         self.write(list(before))
         began = harm()
         sent = [self._producer.send(self.topic, b"after", partition=each) for each in lost]
@@ -101,7 +102,7 @@ class Failovers:
                 now = self.leaders()
                 if all(now[each] not in (victim, -1) for each in lost):
                     break
-            assert time.monotonic() - began < _PATIENCE_S, "still no leaders"
+            assert time.monotonic() - began < _PATIENCE_S, "timed out: not all partitions have leaders"
             time.sleep(_LOOK_EVERY_S)
         leaders_s = time.monotonic() - began
         for delivery in sent:
@@ -114,7 +115,7 @@ class Failovers:
 
 
 def acting_controller(release: Release) -> Any:
-    """The operator's pod whose controller acts."""
+    """The operator's pod with the acting controller."""
     for pod in release.pods("operator"):
         url = f"http://{pod['status'].get('podIP')}:8080/metrics"
         with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=1) as answer:

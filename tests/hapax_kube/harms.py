@@ -1,4 +1,4 @@
-"""The ways in which a broker is lost: its process, or its machine in three ways. Each is undone."""
+"""Ways to lose a broker: its process, or its node in three ways. Each fault is undone afterwards."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def machine_cut_off(cluster: Cluster, failovers: Failovers) -> TakenOver:
 def controllers_machine_crashed(cluster: Cluster, failovers: Failovers) -> TakenOver:
     release = failovers.release
     acting = acting_controller(release)
-    assert acting is not None, "no controller acts"
+    assert acting is not None, "there is no acting controller"
     node = acting["spec"]["nodeName"]
-    failovers.wait_whole()  # so that its broker leads some
+    failovers.wait_whole()  # so that the broker on this node leads partitions
     (victim,) = (
         int(pod["metadata"]["labels"]["apps.kubernetes.io/pod-index"])
         for pod in release.pods("broker") if pod["spec"]["nodeName"] == node
@@ -47,7 +47,7 @@ HARMS: Final[dict[str, Callable[[Cluster, Failovers], TakenOver]]] = {
     "a machine cut off": machine_cut_off,
     "the acting controller's machine crashed": controllers_machine_crashed,
 }
-"""By what people call them."""
+"""Fault, as it is called in results -> function."""
 
 
 def _broker(release: Release, number: int) -> str:

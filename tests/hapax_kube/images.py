@@ -1,4 +1,4 @@
-"""The images of the tests' Kubernetes, built where they are not yet (scripts/images)."""
+"""The images of the tests' Kubernetes cluster, built if they are missing (scripts/images)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ HAPAX: Final = "localhost/hapax:test"
 SPARK: Final = "localhost/hapax-spark:test"
 ETCD: Final = "localhost/etcd:3.6.16"
 USUAL: Final = ("pause", "etcd", "hapax")
-"""Those that every cluster here needs."""
+"""The images that every cluster of the tests needs."""
 DEMO_IMAGES: Final = (*USUAL, "hapax-spark")
-"""What `hapax_kube demo` needs."""
+"""The images that `hapax_kube demo` needs."""
 
 
 def build_images(*names: str) -> dict[str, Path]:
-    """Name and archive of each; without `names`, of the usual ones. Raises NoKubernetes."""
+    """Image name -> archive; without `names`, of the usual images. Raises NoKubernetes."""
     command = [sys.executable, str(_BUILD), *(names or USUAL)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:

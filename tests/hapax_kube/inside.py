@@ -1,6 +1,6 @@
-"""The first process of a world: `python -m hapax_kube.inside COMMAND ...` runs it, and ends with its exit code.
+"""The first process of a sandbox: `python -m hapax_kube.inside COMMAND ...` runs COMMAND and ends with its exit code.
 
-Whatever loses its parent in the world becomes this one's child.
+Processes of the sandbox that lose their parent become children of this one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def main(command: list[str]) -> int:
     run("ip", "link", "set", "lo", "up")
     child = subprocess.Popen(command, close_fds=False)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # the command gets it, too, and ends; then this does
+        signal.signal(number, lambda *_: None)  # the command receives the signal too and ends; then this process does
     while True:
         pid, status = os.wait()
         if pid == child.pid:

@@ -1,10 +1,10 @@
-"""Keeps a cluster that goes on by itself (`hapax_kube up NODES`), outside of its world and inside.
+"""Keeps a cluster running in the background (`hapax_kube up NODES`): one keeper outside of its sandbox, one inside.
 
-    python -m hapax_kube.keeper FOLDER BINARIES NODES IMAGE ...      outside: runs the next one in a world
+    python -m hapax_kube.keeper FOLDER BINARIES NODES IMAGE ...      outside: runs the next one in a sandbox
     python -m hapax_kube.keeper inside FD FOLDER BINARIES NODES IMAGE ...
 
-The API server listens inside. A socket that is made outside stays there, so the one inside passes on what comes to it:
-kubectl and helm work from anywhere on the machine.
+The API server listens inside. A socket that was created outside stays in the outer network, so the inner keeper
+forwards its connections: kubectl and helm work from anywhere on the computer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Plays scheduler and kubelet for pods of Spark jobs, where there are no machines.
+"""Acts as scheduler and kubelet for pods of Spark jobs, where there are no nodes.
 
-`tick()` does what is to be done: pods without a gate begin to run (a driver makes an executor, as Spark does), pods
-that are told to end do. That two drivers may never be alive at a time is checked where a pod begins to run.
+`tick()` makes one step: pods without a scheduling gate start (a driver creates an executor, as Spark does), and deleted
+pods end. When a pod starts, a check makes sure that no two drivers run at a time.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class Kubelet:
         self._query = f"?{urlencode({'labelSelector': IDENTITY})}"
         self.address = address
         self.begun: list[str] = []
-        """Drivers, in their order."""
+        """Names of the drivers that started, in order."""
 
     def pods(self, component: str = "") -> list[dict[str, Any]]:
         found = self._api.get(self._path + self._query)["items"]
         return [each for each in found if not component or each["metadata"]["labels"][COMPONENT] == component]
 
     def driver(self, prefix: str = "") -> dict[str, Any] | None:
-        """The one that runs, of those whose names begin so."""
+        """The running driver whose name has this prefix."""
         found = self.pods("spark-driver")
         return next((each for each in found if alive(each) and each["metadata"]["name"].startswith(prefix)), None)
 
     def close(self) -> None:
-        """No pod of a machine is left, which nobody would end, so that the namespace can go."""
+        """Removes the pods, which no kubelet would end, so that the namespace can be deleted."""
         for pod in self.pods():
             self._gone(pod)
 
@@ -56,7 +56,7 @@ class Kubelet:
                     raise
 
     def ends(self, pod: Mapping[str, Any], phase: str, reason: str, code: int) -> None:
-        """Its container has ended."""
+        """Reports that the pod's container has ended."""
         self._status(pod, {"phase": phase, "containerStatuses": [
             _container({"terminated": {"reason": reason, "exitCode": code, "message": f"said before {reason}"}})]})
 
@@ -66,7 +66,7 @@ class Kubelet:
             each["metadata"]["name"] for each in pods
             if alive(each) and each["metadata"]["labels"][IDENTITY] == labels[IDENTITY]
             and each["metadata"]["labels"][RUN] != labels[RUN]]
-        assert not others, f"{name} is let run beside {others}"
+        assert not others, f"{name} started while {others} are running"
         self._api.create(f"{self._path}/{name}/binding", {
             "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
             "target": {"apiVersion": "v1", "kind": "Node", "name": "machine"}})
@@ -78,7 +78,7 @@ class Kubelet:
             self._executor(pod)
 
     def _executor(self, driver: Mapping[str, Any]) -> None:
-        """As Spark would: with the labels that its settings name, owned by the driver."""
+        """Creates an executor as Spark does: with the labels of the driver's settings, and owned by the driver."""
         environment = {each["name"]: each.get("value", "") for each in driver["spec"]["containers"][0]["env"]}
         conf = json.loads(environment["HAPAX_SPARK_CONF"])
         labels = {name.removeprefix(CONF): value for name, value in conf.items() if name.startswith(CONF)}

@@ -1,8 +1,8 @@
-"""One node of the tests' Kubernetes: `python -m hapax_kube.node SPEC`, PID 1 of namespaces of its own.
+"""One node of the tests' Kubernetes cluster: `python -m hapax_kube.node SPEC`, PID 1 of its own namespaces.
 
-It has its own network, processes, mounts, host name, containerd, kubelet and kube-proxy, and shares the kernel and the
-disk with the others. What it is told comes as JSON; when it is killed, everything on the node ends at once, as when a
-machine loses power, and its disk (`folder`) stays.
+It has its own network, processes, mounts, host name, containerd, kubelet and kube-proxy. It shares the kernel and the
+disk with the other nodes. SPEC is JSON. When this process is killed, everything on the node ends at once, as when a
+computer loses power; its disk (`folder`) stays.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class NodeSpec:
     number: int
     address: str
     gateway: str
-    """The control plane's address, which also serves the cluster's names."""
+    """Address of the control plane, which is also the cluster's DNS server."""
     pods: str
-    """The range of this node's pods."""
+    """Address range of this node's pods."""
     routes: dict[str, str]
-    """Ranges of other nodes' pods, and those nodes' addresses."""
+    """Address range of another node's pods -> that node's address."""
     folder: str
     binaries: str
     images: list[str]
     kubeconfig: str
     proxy_kubeconfig: str
     cgroup: str
-    """Below the root of each hierarchy."""
+    """Path below the root of each hierarchy."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -52,7 +52,7 @@ class NodeSpec:
 
 
 def hierarchies() -> list[Path]:
-    """The mounted cgroup v1 hierarchies, and the one of v2 beside them."""
+    """The mounted cgroup v1 hierarchies, and that of v2 if it is mounted too."""
     mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
     places = [Path(place) for _, place, kind, *_ in mounts if kind in ("cgroup", "cgroup2")]
     return [place for place in places if place.parent == CGROUPS]
@@ -64,24 +64,24 @@ def make_cgroup(name: str) -> None:
         for part in name.split("/"):
             above, folder = folder, folder / part
             folder.mkdir(exist_ok=True)
-            for file in ("cpuset.cpus", "cpuset.mems"):  # empty in a new one, and then nothing can run in it
+            for file in ("cpuset.cpus", "cpuset.mems"):  # both are empty in a new cpuset, in which nothing can run
                 if (folder / file).exists() and not (folder / file).read_text().strip():
                     (folder / file).write_text((above / file).read_text())
 
 
 def remove_cgroup(name: str) -> None:
-    """With everything below it. What still has processes is left."""
+    """Removes a cgroup and those below it. A cgroup that still has processes is left."""
     for hierarchy in hierarchies():
         for folder, _, _ in os.walk(hierarchy / name, topdown=False):
             try:
                 os.rmdir(folder)
             except OSError as error:
                 if os.path.exists(folder):
-                    print(f"{folder} stays: {error}", file=sys.stderr)
+                    print(f"{folder} was not removed: {error}", file=sys.stderr)
 
 
 def set_frozen(name: str, frozen: bool) -> None:
-    """Stops or continues every process in it and below, all at once. Returns when they all stand still."""
+    """Stops or continues every process in the cgroup and below, all at once. Returns when all of them have stopped."""
     state = CGROUPS / "freezer" / name / "freezer.state"
     wanted = "FROZEN" if frozen else "THAWED"
     while state.exists() and state.read_text().strip() != wanted:
@@ -103,7 +103,7 @@ class Node:
         self._namespaces()
         self._network()
         make_cgroup(self.spec.cgroup)
-        (CGROUPS / "freezer" / self.spec.cgroup / "cgroup.procs").write_text("0")  # what it starts is in it, too
+        (CGROUPS / "freezer" / self.spec.cgroup / "cgroup.procs").write_text("0")  # child processes belong to it too
         self._write_settings()
         self._keep("containerd", "--config", str(self.folder / "containerd.toml"))
         self._import_images()
@@ -113,11 +113,11 @@ class Node:
             "--root-dir", str(self.folder / "kubelet"), "--cert-dir", str(self.folder / "kubelet" / "pki"),
             "--node-labels", f"topology.kubernetes.io/zone=zone-{self.spec.number}", "--v=1")  # fmt: skip
         self._keep("kube-proxy", "--config", str(self.folder / "proxy.json"), "--v=1")
-        while True:  # containers' shims lose their parents, and PID 1 is told of their ends
+        while True:  # containers' shims lose their parents, so PID 1 has to reap them
             os.wait()
 
     def _keep(self, name: str, *words: str) -> None:
-        """Runs one of the node's programs, and again whenever it ends."""
+        """Runs one of the node's programs, and restarts it whenever it ends."""
         command = [str(self.binaries / name), *words]
         environment = {**os.environ, "PATH": f"{self.binaries}:{os.environ['PATH']}"}
 
@@ -126,7 +126,7 @@ class Node:
                 with open(self.folder / f"{name}.log", "ab") as log:
                     process = subprocess.Popen(
                         command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
-                process.wait()  # or PID 1 has heard of its end before
+                process.wait()  # PID 1 may have reaped it already
                 time.sleep(_AGAIN_AFTER_S)
 
         threading.Thread(target=again, daemon=True).start()
@@ -136,7 +136,7 @@ class Node:
     def _namespaces(self) -> None:
         run("mount", "--make-rshared", "/")
         run("hostname", self.spec.name)
-        # Paths that are the same on every node: shims' sockets and the kubelet's links to logs.
+        # These paths would be the same on every node: sockets of the shims, and the kubelet's links to logs.
         for place in ("/run", "/var/log"):
             run("mount", "-t", "tmpfs", "tmpfs", place)
         Path("/var/log/containers").mkdir()
@@ -144,7 +144,7 @@ class Node:
     def _network(self) -> None:
         limit = time.monotonic() + _LINK_S
         while not Path("/proc/self/net/dev").read_text().count("eth0:"):
-            assert time.monotonic() < limit, "nobody gave this node a network"
+            assert time.monotonic() < limit, "timed out: this node has no network"
             time.sleep(_LOOK_EVERY_S)
         run("ip", "link", "set", "lo", "up")
         run("ip", "addr", "add", f"{self.spec.address}/24", "dev", "eth0")
@@ -217,18 +217,18 @@ SystemdCgroup = false
             "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
             "failCgroupV1": False, "cgroupDriver": "cgroupfs", "cgroupRoot": f"/{self.spec.cgroup}",
             "containerRuntimeEndpoint": f"unix://{self.socket}", "address": self.spec.address,
-            # Nobody but the cluster's own machines can reach it.
+            # Only the cluster's own nodes can reach it.
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
             "clusterDNS": [self.spec.gateway], "clusterDomain": "cluster.local",
             "resolvConf": str(self.folder / "resolv.conf"), "podLogsDir": str(self.folder / "pod-logs"),
             "volumePluginDir": str(self.folder / "volume-plugins"),
             "failSwapOn": False, "enforceNodeAllocatable": [], "oomScoreAdj": 0,
-            # The disk is the whole machine's: no image and no pod goes because others fill it.
+            # The disk belongs to the whole computer: no image or pod may be evicted because it is full.
             "imageMinimumGCAge": "24h", "imageGCHighThresholdPercent": 100,
             "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%",
                              "nodefs.inodesFree": "1%"},
-            # Here containers are killed often, and not for a fault of theirs.
+            # Containers are killed often here, so the back-off after crashes must be short.
             "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
             "maxPods": 60, "syncFrequency": "10s", "shutdownGracePeriod": "0s",
         }  # fmt: skip
@@ -246,13 +246,13 @@ SystemdCgroup = false
         ctr = [str(self.binaries / "ctr"), "--address", str(self.socket), "--namespace", "k8s.io"]
         limit = time.monotonic() + _CONTAINERD_S
         while subprocess.run([*ctr, "version"], capture_output=True, check=False).returncode:
-            assert time.monotonic() < limit, "containerd does not answer"
+            assert time.monotonic() < limit, "timed out: containerd does not answer"
             time.sleep(_LOOK_EVERY_S)
         imported = self.folder / "imported"
         imported.mkdir(exist_ok=True)
         for image in self.spec.images:
             mark = imported / Path(image).name
-            if not mark.exists():  # a node that boots again has them on its disk
+            if not mark.exists():  # a node that starts again has the images on its disk
                 run(*ctr, "images", "import", "--local", image)
                 mark.touch()
 

@@ -1,4 +1,4 @@
-"""The operator as a process of its own, and a namespace with short ways to its resources."""
+"""The operator as a separate process, and a namespace with shortcuts to its resources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUP = "/apis/hapax.dev/v1alpha1"
 
 
 class Namespace:
-    """`topic(...)` and `producer(...)` create; the rest takes a plural and a name."""
+    """`topic(...)` and `producer(...)` create resources; the other methods take a plural and a name."""
 
     def __init__(self, api: KubeApi, name: str) -> None:
         self.api = api
@@ -54,7 +54,7 @@ class Namespace:
         return self.api.exists(self.path(plural, name))
 
     def condition(self, plural: str, name: str, kind: str = "Ready") -> tuple[str, str]:
-        """Status and reason; empty while the condition is not there, or is about an older generation."""
+        """Status and reason; empty if the condition is missing or describes an older generation."""
         body = self.get(plural, name)
         for each in body.get("status", {}).get("conditions", ()):
             if each["type"] == kind and each["observedGeneration"] == body["metadata"]["generation"]:
@@ -65,12 +65,12 @@ class Namespace:
         return self.condition(plural, name)[0] == "True"
 
     def events(self) -> set[str]:
-        """The reasons of all events so far."""
+        """The reasons of all events up to now."""
         found = self.api.get(f"/apis/events.k8s.io/v1/namespaces/{self.name}/events")
         return {each["reason"] for each in found["items"]}
 
     def refusal(self, *arguments: Any, **spec: Any) -> str:
-        """What the API server says to a Topic that it must not take; empty: it took it."""
+        """The API server's message when it refuses this Topic; empty if it accepted it."""
         try:
             self.topic(*arguments, **spec)
         except ApiError as error:
@@ -82,7 +82,7 @@ class OperatorProcess:
     def __init__(
         self, cluster: LocalCluster, kubeconfig: Path, namespace: str, node_id: int, folder: Path, brokers: str = ""
     ) -> None:
-        """`brokers`: the StatefulSet whose replicas it sets."""
+        """`brokers`: the StatefulSet whose number of replicas the operator sets."""
         self.folder = folder
         state = cluster.status()
         etcd = state.process("etcd")
@@ -107,7 +107,7 @@ class OperatorProcess:
         self.process.wait()
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Ends the operator with SIGTERM. Returns the exit code."""
         assert self.process is not None
         self.process.terminate()
         return self.process.wait(30)

@@ -1,4 +1,4 @@
-"""Runs the commands of a page as they stand there: the indented blocks of a section, by bash, one after the other."""
+"""Runs the commands of a documentation page: the indented blocks of a section, in bash, one after another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TRACED: Final = "PS4='+ $EPOCHREALTIME '; set -x\n"
 
 
 def commands(page: str, heading: str) -> str:
-    """What is indented by four below the heading, until the next heading of whatever level."""
+    """The lines indented by four spaces below the heading, up to the next heading of any level."""
     found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", page, re.MULTILINE | re.DOTALL)
     assert found is not None, f"no section {heading!r}"
     lines = [line[4:] for line in found[1].splitlines() if line.startswith("    ")]
@@ -26,7 +26,7 @@ def commands(page: str, heading: str) -> str:
 
 class Page:
     def __init__(self, path: Path, tools: Tools, folder: Path, **variables: str) -> None:
-        """`folder` is where the commands run; charts and scripts are there, too."""
+        """The commands run in `folder`, which also has the charts and scripts."""
         self._text = path.read_text()
         self._folder = folder
         self._environment = {
@@ -37,8 +37,8 @@ class Page:
             (folder / name).symlink_to(ROOT / name)
 
     def follow(self, heading: str, **variables: str) -> str:
-        """What the commands said, each after a line `+ MOMENT COMMAND` (seconds since 1970). Raises AssertionError with
-        all of it where one of them fails."""
+        """The output of the commands. Before each command is a line `+ TIME COMMAND` (seconds since 1970). Raises
+        AssertionError with the whole output if one of them fails."""
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", _TRACED + commands(self._text, heading)], cwd=self._folder,
             env={**self._environment, **variables}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -48,6 +48,6 @@ class Page:
 
 
 def seconds_until(said: str, command: str) -> float:
-    """From the first command that was followed to the one that begins so."""
+    """The time from the first command to the one that begins with `command`, in seconds."""
     began = [(float(at), words) for at, words in re.findall(r"^\+ ([0-9.]+) (.*)$", said, re.MULTILINE)]
     return next(at for at, words in began if words.startswith(command)) - began[0][0]

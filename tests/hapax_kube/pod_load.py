@@ -1,8 +1,9 @@
-"""Runs in a pod: transactions one after the other until /tmp/stop is there, then what became of them, as JSON.
+"""Runs in a pod: commits transactions one after another until /tmp/stop exists, then prints their outcomes as JSON.
 
-Each writes its number to two partitions and, as a group's position, to the offsets, and has its number as commit token.
-One that failed is repeated under the same token by a new producer, whatever became of the first: so each number must be
-there once. It needs nothing but Hapax's client: `kubectl exec -i POD -- python3 - TOPIC BOOTSTRAP < this`.
+Each transaction writes its number to two partitions, commits it as the group's offset, and has it as commit token. A
+transaction that failed is repeated with the same token by a new producer, whatever the outcome of the first attempt, so
+each number must be in the log once. The script only needs Hapax's client:
+`kubectl exec -i POD -- python3 - TOPIC BOOTSTRAP < this`.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def attempt(producer: Producer, topic: str, number: int) -> None:
 
 
 def contents(common: dict[str, str], topic: str) -> tuple[dict[int, list[int]], int]:
-    """The committed numbers of each partition, in the log's order, and the group's position."""
+    """The committed numbers of each partition, in the order of the log, and the group's offset."""
     found: dict[int, list[int]] = {0: [], 1: []}
     settings = {**common, "group.id": topic, "isolation.level": "read_committed", "enable.auto.commit": "false",
                 "auto.offset.reset": "earliest"}  # fmt: skip

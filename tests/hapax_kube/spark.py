@@ -1,4 +1,4 @@
-"""What a Spark job on a cluster is here: the resources, pods and commands of it, small enough for one machine."""
+"""Resources, pods and commands of a Spark job on the tests' cluster, small enough for one computer."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ CHECKPOINT: Final = "/checkpoint"
 HOME: Final = "/opt/hapax/hapax_spark"
 SMALL: Final = {
     "spark.driver.memory": "512m", "spark.executor.memory": "512m", "spark.executor.cores": "1",
-    # Executors have to be scheduled on a machine that has two processors for all of this.
+    # Executors must fit on a computer with two processors for everything.
     "spark.kubernetes.executor.request.cores": "50m", "spark.kubernetes.driver.request.cores": "50m",
-    # A JVM, and Python workers with Arrow beside it.
+    # Memory for a JVM, and Python workers with Arrow beside it.
     "spark.executor.memoryOverhead": "768m", "spark.driver.memoryOverhead": "768m",
     "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
-    # An API server of a busy machine may take longer than the ten seconds that Spark has for it.
+    # The API server of a busy computer may need more than Spark's default of ten seconds.
     **{f"spark.kubernetes.{who}.{what}Timeout": "60000"
        for who in ("submission", "driver") for what in ("connection", "request")},
-    # The next executor comes soon after one is lost.
+    # Spark requests the next executor soon after one is lost.
     "spark.kubernetes.allocation.batch.delay": "1s",
 }  # fmt: skip
 
@@ -56,7 +56,7 @@ def producer(name: str, job: str, arguments: list[str], executors: int) -> Any:
 
 
 def submitted(namespace: str, name: str, job: list[str], **more: str) -> list[str]:
-    """What `spark-submit` is told in both modes."""
+    """The arguments of `spark-submit` in both modes."""
     volume = "volumes.persistentVolumeClaim.checkpoint"
     settings = {
         **SMALL, "spark.kubernetes.namespace": namespace, "spark.kubernetes.container.image": SPARK,
@@ -72,8 +72,8 @@ def submitted(namespace: str, name: str, job: list[str], **more: str) -> list[st
 
 
 def in_cluster_mode(server: str, namespace: str, name: str, job: list[str], templates: str) -> list[str]:
-    """`spark-submit` of a machine that has PySpark, by KUBECONFIG; returns when the driver has ended. `templates` is
-    the folder of the pods' templates on that machine."""
+    """A `spark-submit` command for a computer that has PySpark and KUBECONFIG; it returns when the driver has ended.
+    `templates` is the folder of the pod templates on that computer."""
     volume = "spark.kubernetes.driver.volumes.persistentVolumeClaim.checkpoint"
     return [
         "spark-submit", "--master", f"k8s://{server}", "--deploy-mode", "cluster",
@@ -121,5 +121,5 @@ def in_client_mode(namespace: str, name: str, job: list[str]) -> Any:
 
 
 def as_list(*items: Any) -> str:
-    """For `kubectl apply -f -`."""
+    """The items as a List for `kubectl apply -f -`."""
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(items)})

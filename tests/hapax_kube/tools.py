@@ -1,4 +1,4 @@
-"""kubectl and helm of some cluster, and Hapax installed there by its chart."""
+"""kubectl and helm for a cluster, and Hapax installed there by its chart."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Tools:
 
 
 class Release:
-    """Hapax by its chart, in a namespace of its own. The names are `helm install`'s with this release name."""
+    """A Helm release of Hapax in its own namespace. Resources have the names that `helm install` gives them."""
 
     def __init__(self, tools: Tools, namespace: str, values: Path) -> None:
         self.tools = tools
@@ -51,11 +51,11 @@ class Release:
 
     @property
     def bootstrap(self) -> str:
-        """Where clients inside the cluster begin: any broker."""
+        """The bootstrap address for clients inside the cluster."""
         return f"hapax-broker.{self.namespace}.svc.cluster.local:9092"
 
     def install(self, *words: str) -> float:
-        """Seconds until every pod is ready."""
+        """Returns the seconds until every pod is ready."""
         began = time.monotonic()
         self.tools.helm(
             "install", self.name, str(CHART), "--namespace", self.namespace, "--create-namespace",
@@ -64,7 +64,7 @@ class Release:
         return time.monotonic() - began
 
     def upgrade(self, *words: str) -> float:
-        """Seconds until every pod is the new one and ready."""
+        """Returns the seconds until every pod is replaced and ready."""
         began = time.monotonic()
         self.tools.helm(
             "upgrade", self.name, str(CHART), "--namespace", self.namespace, "--values", str(self.values), *words)
@@ -72,11 +72,12 @@ class Release:
         return time.monotonic() - began
 
     def wait_ready(self, patience_s: float = 300) -> None:
-        """Until each workload has all pods of its newest description ready, and as many brokers as wanted serve."""
+        """Waits until each workload has all pods of its newest description ready, and the wanted number of brokers
+        serve."""
         limit = time.monotonic() + patience_s
         while unready := [_called(each) for each in self.workloads() if not self._complete(each)]:
             assert time.monotonic() < limit, f"not ready: {unready}\n{self.describe()}"
-            # This waits for events; to ask again and again would take the pods' processors from them.
+            # `kubectl wait` uses a watch; polling would take processor time from the pods.
             with contextlib.suppress(AssertionError):
                 self.tools.kubectl(
                     "rollout", "status", unready[0], "-n", self.namespace, f"--timeout={_WATCH_S}s")
@@ -103,13 +104,13 @@ class Release:
             for each in conditions)
 
     def describe(self) -> str:
-        """What a person would look at first when it does not come up."""
+        """What helps to find out why the release does not start."""
         pods = self.tools.kubectl("get", "pods", "-n", self.namespace, "-o", "wide")
         events = self.tools.kubectl("get", "events", "-n", self.namespace, "--sort-by=.lastTimestamp")
         return pods + "\n".join(events.splitlines()[-40:])
 
     def operator_logs(self) -> str:
-        """What those who fail over wrote last."""
+        """The last lines of the operators' logs."""
         selector = "app.kubernetes.io/component=operator"
         return self.tools.kubectl("logs", "-n", self.namespace, "-l", selector, "--prefix", "--tail=25")
 

@@ -1,8 +1,8 @@
-"""A world for a cluster: a program in network, process and mount namespaces of its own, of which nothing is left.
+"""A sandbox ("world") for a cluster: a program in its own network, process and mount namespaces, removed completely.
 
-`run_in_world(command)` runs it there and cleans up however it ends: the kernel ends every process of the world with
-its first one, and its mounts and links with them; cgroups and the folder are removed here. A world whose keeper was
-killed is swept by the next one.
+`run_in_world(command)` runs the command in a sandbox and cleans up however it ends. The kernel ends every process of
+the sandbox with its first one, and removes mounts and links; this module removes cgroups and the folder. If the process
+that keeps a sandbox was killed, the next run removes what is left.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hapax_kube.binaries import cache
 from hapax_kube.node import CGROUPS, hierarchies, remove_cgroup
 
 FOLDER: Final = "HAPAX_KUBE_WORLD"
-"""The variable by which what runs in a world knows its folder."""
+"""The environment variable with the sandbox's folder."""
 _WORLDS: Final = cache() / "worlds"
 _PREFIX: Final = "hapax-kube-"
 _END_S: Final = 60.0
@@ -34,11 +34,11 @@ _PACKAGES: Final = {
     "runc": "runc", "nft": "nftables", "ip": "iproute2", "unshare": "util-linux", "mount": "mount",
     "openssl": "openssl",
 }  # fmt: skip
-"""Programs that nodes need, and what Debian calls the packages they are in."""
+"""Programs that nodes need -> Debian's packages."""
 
 
 def install_missing() -> None:
-    """Where this is root's Debian; elsewhere `why_not` tells what is missing."""
+    """Installs missing programs, for root on Debian. Elsewhere `why_not` reports what is missing."""
     packages = [package for program, package in _PACKAGES.items() if shutil.which(program) is None]
     if packages and os.geteuid() == 0 and shutil.which("apt-get"):
         print(f"installing {', '.join(packages)}", file=sys.stderr)
@@ -48,19 +48,19 @@ def install_missing() -> None:
 
 
 def why_not() -> str:
-    """Why there can be no world here; empty: there can."""
+    """Why a sandbox cannot be created here; empty if it can."""
     if os.geteuid() != 0:
         return "namespaces and cgroups need root"
     if sys.platform != "linux":
-        return "namespaces and cgroups are Linux's"
+        return "namespaces and cgroups need Linux"
     if not hierarchies() or not (CGROUPS / "freezer").is_dir():
-        return "the nodes are made for cgroup v1, which is not mounted here"
+        return "nodes need cgroup v1, which is not mounted here"
     missing = [name for name in _PACKAGES if shutil.which(name) is None]
     return f"not installed: {', '.join(missing)}" if missing else ""
 
 
 class World:
-    """Holds a folder as long as it lives."""
+    """Holds a folder while the sandbox exists."""
 
     def __init__(self) -> None:
         sweep()
@@ -82,14 +82,14 @@ class World:
         return self.process.wait()
 
     def end(self) -> None:
-        """Everything in it, and what it leaves."""
+        """Ends all processes of the sandbox and removes what they leave."""
         if self.process is not None and self.process.poll() is None:
             children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
             for child in children:
                 os.kill(int(child), signal.SIGKILL)
             limit = time.monotonic() + _END_S
             while self.process.poll() is None and time.monotonic() < limit:
-                _thaw_all(self.name)  # what stands still does not end
+                _thaw_all(self.name)  # a frozen process does not end
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self.process.wait(0.2)
         _clean(self.folder)
@@ -97,8 +97,8 @@ class World:
 
 
 def run_in_world(command: list[str], environment: Mapping[str, str], keep: Sequence[int] = ()) -> int:
-    """The command's exit code. SIGINT, which a terminal sends to it as well, gives it a minute to end by itself;
-    SIGTERM ends everything. `keep`: descriptors that it has, too."""
+    """Returns the command's exit code. After SIGINT, which a terminal sends to the command as well, the command has a
+    minute to end by itself; SIGTERM ends everything. `keep`: file descriptors that it inherits."""
     world = World()
 
     def stop(number: int, frame: object) -> None:
@@ -121,7 +121,7 @@ def run_in_world(command: list[str], environment: Mapping[str, str], keep: Seque
 
 
 def sweep() -> None:
-    """Removes what worlds left whose keepers were killed."""
+    """Removes what is left of sandboxes whose keepers were killed."""
     for folder in _WORLDS.glob(f"{_PREFIX}*"):
         try:
             with open(folder / "lock") as lock:
@@ -130,11 +130,11 @@ def sweep() -> None:
         except FileNotFoundError:
             _clean(folder)
         except BlockingIOError:
-            continue  # it lives
+            continue  # the sandbox is in use
 
 
 def leftovers(name: str) -> list[str]:
-    """What there still is of a world: processes, mounts, cgroups, files."""
+    """What is left of a sandbox: processes, mounts, cgroups, files."""
     found = [f"process {pid}: {words}" for pid, words in _processes() if name in words]
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     found += [f"mount {line}" for line in mounts if name in line]
