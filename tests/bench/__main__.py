@@ -1,6 +1,6 @@
 """`python -m bench [NAME ...]` (with tests/ on the path): runs `main()` of every bench_NAME.py, one after another.
 
-Exit code 1 if a figure misses its target. With `--beside COMMIT`, that commit and this tree are measured alternately.
+The exit code is 1 if a figure misses its target. `--beside COMMIT` measures that commit and this tree alternately.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
     known = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
     unknown = sorted(set(names) - set(known))
     if unknown:
-        print(f"no such measurement: {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
+        print(f"unknown benchmarks: {', '.join(unknown)}; known: {', '.join(known)}", file=sys.stderr)
         return 2
     if options.beside:
         return beside.compare(options.beside, names or known, options.turns)

@@ -1,7 +1,7 @@
-"""What a barrier costs: one caller's time for answers that are confirmed, on one broker and on three (replication 3).
+"""The cost of a barrier: how long one caller waits for confirmed answers, on one broker and on three (replication 3).
 
-OffsetFetch; the end of a partition; EndTxn that decides (its record's commit confirms it) and EndTxn that repeats a
-decision (answered from what is known, after a barrier); librdkafka's whole transactions.
+Measures OffsetFetch, the end of a partition, an EndTxn that decides (the commit of its record confirms it), an EndTxn
+that repeats a decision (answered from memory, after a barrier), and librdkafka's whole transactions.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ async def ends(address: str) -> float:
 
 
 async def transactions(bootstrap: str) -> tuple[float, float]:
-    """(an EndTxn that decides, one that repeats it), of version 1, with one partition that holds nothing."""
+    """(time of an EndTxn that decides, of one that repeats it), with version 1 and one partition without records."""
     peer = await coordinator(bootstrap, ID, 1)
     identity = [-1, -1]
 
@@ -130,7 +130,7 @@ async def transactions(bootstrap: str) -> tuple[float, float]:
     for _ in range(TRANSACTIONS):
         await until(added)
         decided.append(await timed(ended))
-        await until(ended)  # it is held until the markers are stored
+        await until(ended)  # the call is held until the markers are stored
         repeated.append(await timed(ended))
     return sorted(decided)[TRANSACTIONS // 2], sorted(repeated)[TRANSACTIONS // 2]
 

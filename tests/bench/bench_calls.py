@@ -1,8 +1,7 @@
-"""Calls between services: what each form costs by itself and in whole transactions.
+"""Calls between services: the cost of each transport by itself and in whole transactions.
 
-The forms are measured in turns, since other programs on the machine disturb them all alike. The decision page
-docs/decisions/calls-between-services.md has the table. How many turns and transactions: `BENCH_CALLS_TURNS` (3),
-`BENCH_CALLS_TRANSACTIONS` (600).
+The transports are measured in turns, because other programs on the computer disturb all of them alike. The table is in
+docs/decisions/calls-between-services.md. Variables: `BENCH_CALLS_TURNS` (3 turns), `BENCH_CALLS_TRANSACTIONS` (600).
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def _call(form: str, address: str, in_flight: int, control: Connection) -> None:
 
 
 def one_form(form: str, in_flight: int) -> tuple[float, float]:
-    """CPU of the caller and of the server for one call, us."""
+    """(CPU of the caller, CPU of the server) for one call, in us."""
     spawn = get_context("spawn")
     (to_server, server_end), (to_caller, caller_end) = spawn.Pipe(), spawn.Pipe()
     server = spawn.Process(target=_serve, args=(form, server_end), daemon=True)
@@ -113,7 +112,7 @@ def one_form(form: str, in_flight: int) -> tuple[float, float]:
 
 
 class Path:
-    """A cluster with one form of the hot path."""
+    """A cluster with one transport for the hot path."""
 
     def __init__(self, bootstrap: str, processes: dict[str, int]) -> None:
         admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -155,7 +154,7 @@ class Path:
         return (self._cpu() - before) / 5 / len(self._processes) * 1000
 
     def resident(self) -> float:
-        """Proportional set size of a process, MiB, the mean of all."""
+        """Mean proportional set size of its processes, in MiB."""
         sizes = []
         for pid in self._processes.values():
             with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:

@@ -1,8 +1,8 @@
-"""What a reader of cold segments costs everybody else: p99 of Produce and of Fetch beside one, over the p99 without.
+"""The cost of a reader of cold segments for other clients: p99 of Produce and Fetch with it, divided by p99 without.
 
-The reader is a process of its own that reads a log from its beginning, over and over; what it has read leaves the
-page cache behind it. Rounds without a reader, with a reader of a warm log, and with one of a cold log alternate on one
-cluster: the warm one tells what the two cores and the loop owe to any reader. Rule 18 lets the others' p99 double.
+The reader is a separate process that reads a log from its beginning again and again; what it has read leaves the page
+cache. Rounds without a reader, with a reader of a warm log, and with a reader of a cold log alternate on one cluster.
+The warm reader shows the cost of any reader on two cores and one event loop. Rule 18 allows the p99 to double.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Reader:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )
         assert self._process.stdout is not None
-        self._process.stdout.readline()  # its first megabyte has come
+        self._process.stdout.readline()  # it has received its first megabyte
 
     def end(self) -> float:
-        """Megabytes per second that it got."""
+        """Ends the reader. Returns the megabytes per second that it received."""
         out, _ = self._process.communicate(b"", timeout=60)
         return float(out)
 
@@ -67,7 +67,7 @@ def read(bootstrap: str, cold: Path | None) -> None:
 
 
 def one_round(bootstrap: str, seconds: float) -> tuple[list[float], list[float]]:
-    """(latencies of Produce, of Fetch) of one client that writes 1 KiB and reads it back, again and again."""
+    """(latencies of Produce, of Fetch) of one client that repeatedly writes 1 KiB and reads it back."""
     produced, fetched = [], []
     writer = Flood(bootstrap, "hot", 0, 1024, 0)
     connection = Connection(bootstrap)

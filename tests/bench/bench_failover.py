@@ -1,8 +1,8 @@
-"""How long a killed or frozen broker's partitions take no writes: from the signal to acks=all from new leaders of all.
+"""How long the partitions of a killed or frozen broker take no writes: until new leaders acknowledge with acks=all.
 
-Three brokers on this machine, replication 3, min.insync.replicas 2. The client is the native producer with its own
-retries, as applications see it; the leaders' part alone (until Metadata names live ones) is shown beside it. A planned
-stop is measured by the longest pause between two acknowledgements of a steady load.
+Three brokers on this computer, replication 3, min.insync.replicas 2. The client is the native producer with its own
+retries, as in an application. The election alone (until Metadata names live leaders) is shown beside it. A planned stop
+is measured by the longest pause between two acknowledgements under a steady load.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SAFE = {"min.insync.replicas": "2"}
 
 
 class Measured:
-    """One cluster of three brokers and one topic."""
+    """A cluster of three brokers, with one topic."""
 
     def __init__(self, cluster: LocalCluster, admin: Admin, producer: Producer, topic: str) -> None:
         self.cluster, self.admin, self.producer, self.topic = cluster, admin, producer, topic
@@ -40,19 +40,20 @@ class Measured:
         return {each.partition: each.leader for each in topic.partitions}
 
     async def whole(self) -> None:
-        """Until every replica is in sync."""
+        """Waits until every replica is in sync."""
         while True:
             if all(len(each.isr) == 3 for topic in await self.admin.list_topics() for each in topic.partitions):
                 return
             await asyncio.sleep(0.1)
 
     async def write(self, partitions: list[int]) -> None:
-        """One acknowledged record to each of these."""
+        """Writes one acknowledged record to each of these partitions."""
         sent = [await self.producer.send(self.topic, value=b"x" * 100, partition=index) for index in partitions]
         await asyncio.gather(*sent)
 
     async def kill(self) -> tuple[float, float]:
-        """Kills the broker that leads most. Seconds until live leaders are known, and until all have taken a write."""
+        """Kills the broker that leads most partitions. Returns the seconds until live leaders are known, and until all
+        have taken a write."""
         victim, lost = await self._busiest()
         began = time.monotonic()
         await asyncio.to_thread(self.cluster.kill, f"broker-{victim}")
@@ -62,7 +63,7 @@ class Measured:
         return seconds
 
     async def freeze(self) -> tuple[float, float]:
-        """The same of one that stands still and goes on afterwards. Its client has connections to it."""
+        """Likewise with a broker that is frozen and later resumed. Its client has connections to it."""
         victim, lost = await self._busiest()
         pid = self.cluster.status().process(f"broker-{victim}").pid
         began = time.monotonic()
@@ -75,7 +76,7 @@ class Measured:
         return seconds
 
     async def _busiest(self) -> tuple[int, list[int]]:
-        """The broker that leads most, and what it leads; its partitions have just taken a write."""
+        """The broker that leads most partitions, and these partitions, which have just taken a write."""
         leaders = await self.leaders()
         led = list(leaders.values())
         victim = max(set(led), key=led.count)
@@ -98,7 +99,7 @@ class Measured:
         return known_s, written_s
 
     async def stop(self, broker: str) -> float:
-        """The longest pause of a steady load while a broker is stopped as planned."""
+        """The longest pause of a steady load, in seconds, while a broker is stopped as planned."""
         leaders = sorted(await self.leaders())
         ended = False
         pauses = dict.fromkeys(leaders, 0.0)

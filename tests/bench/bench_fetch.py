@@ -1,7 +1,8 @@
-"""The broker's CPU for fetches of 1 MiB from a log of 16 KiB batches in the page cache, beside the kernel's own share.
+"""The broker's CPU for fetches of 1 MiB from a log of 16 KiB batches in the page cache, compared with the kernel's
+share.
 
-Nearly all of it is `sendfile` over loopback, whose cost varies threefold with what else the machine does. So passes
-over the log alternate with passes of a process that does nothing but `sendfile` the same file to the same reader.
+Nearly all of it is `sendfile` over loopback, whose cost varies threefold with the other load of the computer. So passes
+over the log alternate with passes of a process that only sends the same file to the same reader with `sendfile`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def fill(bootstrap: str, topic: str, size: int, batch_bytes: int = BATCH_BYTES) 
 
 
 def raw_sendfile(path: Path) -> tuple[float, int]:
-    """(CPU seconds, bytes) of a process that sends a file once, `FETCH_BYTES` for each byte that it is sent."""
+    """(CPU seconds, bytes) of a process that sends a file once: `FETCH_BYTES` for each byte that it receives."""
     size = path.stat().st_size
     with socket.create_server(("127.0.0.1", 0)) as server:
         child = os.fork()

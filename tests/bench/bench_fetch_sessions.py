@@ -1,4 +1,4 @@
-"""Broker CPU for a poll of 1,000 idle partitions, with full requests and in a fetch session, and a session's memory."""
+"""Broker CPU for a poll of 1,000 idle partitions, with full requests and with a fetch session; memory of a session."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Consumer:
 
 
 def cpu_per_poll(pid: int, consumer: Consumer, offsets: dict[int, int]) -> float:
-    """CPU milliseconds of the broker for each of `POLLS` polls, without what it needs at rest."""
+    """CPU of the broker for each of `POLLS` polls, in ms, minus its CPU at rest."""
     before = cpu_seconds(pid)
     began = time.monotonic()
     for _ in range(POLLS):
@@ -59,7 +59,7 @@ def cpu_per_poll(pid: int, consumer: Consumer, offsets: dict[int, int]) -> float
 
 
 def cpu_per_answer(bootstrap: str, pid: int, consumer: Consumer, topic: str) -> float:
-    """CPU milliseconds of the broker for a poll that brings records of one partition, and for their writing."""
+    """CPU of the broker for a poll that returns records of one partition, and for writing them, in ms."""
     writer = Flood(bootstrap, topic, 0, 200, 1)
     position = 0
     before = cpu_seconds(pid)

@@ -1,12 +1,11 @@
 """Groups of 500 members in 200 partitions, and 10,000 groups at rest.
 
-* classic: from the first JoinGroup of a round that everybody joins until the last member has its assignment;
-* KIP-848: from a member's leaving until everybody else is stable again, while all others go on beating;
-* what one heartbeat costs the coordinator, in both protocols;
-* what 10,000 groups with one member and one offset each cost the coordinator in memory, and in processor time while
-  nobody calls.
+* Classic: the time from the first JoinGroup of a round of all members until the last member has its assignment.
+* KIP-848: the time from the leave of a member until all others are stable again, while all of them send heartbeats.
+* The coordinator's CPU for one heartbeat, in both protocols.
+* The coordinator's memory for 10,000 groups with one member and one offset each, and its CPU while no client calls.
 
-The members are connections of this process; the round-robin of their leader costs a few milliseconds of the time.
+The members are connections of this process. The leader's round-robin assignment takes a few milliseconds of the time.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ async def sync(peer: Peer, group: str, joined: Any) -> Any:
 
 
 async def classic_round(peers: list[Peer], group: str, ids: list[str]) -> tuple[float, list[Any]]:
-    """All members join again; seconds until the last has its assignment."""
+    """All members join again. Returns the seconds until the last one has its assignment, and the answers."""
     began = time.perf_counter()
 
     async def one(peer: Peer, member_id: str) -> Any:
@@ -129,7 +128,7 @@ async def classic(bootstrap: str, processes: dict[str, int]) -> None:
 
 
 class Member:
-    """Owns what it is told, and says so."""
+    """Takes over every assignment at once, and confirms it."""
 
     def __init__(self, peer: Peer, group: str) -> None:
         self.peer, self.group = peer, group
@@ -166,7 +165,7 @@ class Member:
 
 
 async def settle(members: list[Member]) -> float:
-    """All beat until all are at one epoch and own everything between them; seconds."""
+    """All members send heartbeats until they are at one epoch and own all partitions. Returns the seconds."""
     began = time.perf_counter()
     while True:
         await all_of(member.beat() for member in members)
@@ -174,7 +173,7 @@ async def settle(members: list[Member]) -> float:
         if len(epochs) == 1 and sum(member.partitions for member in members) == PARTITIONS and not any(
                 member.confirm for member in members):
             return time.perf_counter() - began
-        await asyncio.sleep(0.02)  # the members' heartbeat interval here
+        await asyncio.sleep(0.02)  # the heartbeat interval of the members
 
 
 async def consumer(bootstrap: str, processes: dict[str, int]) -> None:
@@ -212,7 +211,7 @@ async def consumer(bootstrap: str, processes: dict[str, int]) -> None:
 
 
 def resident(processes: dict[str, int]) -> int:
-    """Bytes of all coordinators."""
+    """Resident memory of all coordinators, in bytes."""
     return sum(
         int(open(f"/proc/{pid}/statm", encoding="ascii").read().split()[1]) * PAGE
         for name, pid in processes.items() if name.startswith("coordinator"))
@@ -244,7 +243,7 @@ async def at_rest(bootstrap: str, processes: dict[str, int]) -> None:
         await all_of(one(number) for number in range(first, first + 200))
     record("groups_at_rest_memory", (resident(processes) - before) / 2**20, f"MiB, {GROUPS} groups", at_most=100)
     spent = coordinators_cpu(processes)
-    await asyncio.sleep(AT_REST_S)  # the time that is measured
+    await asyncio.sleep(AT_REST_S)  # the measured time
     record("groups_at_rest_cpu", (coordinators_cpu(processes) - spent) / AT_REST_S * 100, "% of one core", at_most=2)
     peer.close("done")
 

@@ -1,4 +1,4 @@
-"""A million idle idempotent producers on one broker: how much memory the process takes, and what a lookup costs.
+"""A million idle idempotent producers on one broker: the memory of the process, and the cost of a look-up.
 
 Each producer has a full window of five batches, written through the partition's own `decide_append` and `replay`. Run:
 
@@ -38,8 +38,8 @@ def append(partition: PartitionMachine, producer_id: int, sequence: int) -> None
 
 
 def fill(partitions: list[PartitionMachine], producers: int) -> float:
-    """Round after round, one batch of each producer, so that no row is in the processor's cache; returns CPU seconds
-    of the last round."""
+    """Writes one batch of each producer, round after round, so that no row is in the processor's cache. Returns the CPU
+    seconds of the last round."""
     started = 0.0
     for sequence in range(BATCHES):
         started = time.process_time()
@@ -49,7 +49,7 @@ def fill(partitions: list[PartitionMachine], producers: int) -> float:
 
 
 def one_producer(partition: PartitionMachine, producer_id: int, batches: int) -> float:
-    """CPU seconds for batch after batch of one producer among all the idle ones."""
+    """CPU seconds for consecutive batches of one producer, while all others are idle."""
     started = time.process_time()
     for sequence in range(BATCHES, BATCHES + batches):
         append(partition, producer_id, sequence)
@@ -57,7 +57,7 @@ def one_producer(partition: PartitionMachine, producer_id: int, batches: int) ->
 
 
 def longest_pause_of_expiry(partition: PartitionMachine) -> float:
-    """Everybody expires at once; the most CPU seconds that one call takes until all of them are gone."""
+    """All producers expire at once. Returns the longest single call, in CPU seconds, until all of them are removed."""
     partition.decide_expiry(0)
     longest, now = 0.0, partition.expiry_ms
     while partition.producers.count:
@@ -84,8 +84,8 @@ def measure(producers: int, partitions: int) -> dict[str, float]:
 
 
 def main(producers: int = 1_000_000, partitions: int = 1) -> None:
-    """In a process of its own: what the runner has in memory is not the producers'. One partition is the hardest
-    case; with more, the same producers take less."""
+    """Runs in a separate process, so that the runner's memory is not counted. One partition is the worst case; with
+    more partitions, the same producers take less."""
     from bench.figures import record
 
     command = [sys.executable, __file__, str(producers), str(partitions)]

@@ -1,7 +1,7 @@
-"""What the listener costs: CPU of one small request above a bare asyncio protocol.
+"""The cost of the listener: CPU of one small request, minus that of a bare asyncio protocol.
 
-A process of its own serves; this one asks, one request at a time, so that nothing is shared between two of them. The
-best of several rounds counts: the machine's other work only ever adds. Run:
+A separate process serves; this one sends one request at a time, so that no work is shared between two requests. The
+best of several rounds counts, because other load on the computer only adds time. Run:
 
     PYTHONPATH=tests python -m bench listener
 """
@@ -75,7 +75,7 @@ def _serve(start: Callable[[], Awaitable[int]], control: Connection) -> None:
 
 
 def _measure(start: Callable[[], Awaitable[int]], frame: bytes, answer_bytes: int) -> float:
-    """CPU of the serving process for one request, us."""
+    """CPU of the serving process for one request, in us."""
     control, theirs = get_context("spawn").Pipe()
     process = get_context("spawn").Process(target=_serve, args=(start, theirs), daemon=True)
     process.start()
@@ -102,7 +102,7 @@ def main() -> None:
     frame = struct.pack(">i", len(request)) + request
     bare = _measure(_bare, frame, 8 + len(ANSWER))
     kafka = _measure(_kafka, frame, 8 + len(ANSWER))
-    print(f"  a bare protocol takes {bare:.1f} us, the listener {kafka:.1f} us", file=sys.stderr)
+    print(f"  bare protocol {bare:.1f} us, listener {kafka:.1f} us", file=sys.stderr)
     figures.record("listener_cpu_above_bare", kafka - bare, "us/request", at_most=10)
 
 

@@ -1,4 +1,4 @@
-"""How long `hapax local up` takes until every node serves, and what the idle cluster holds in memory."""
+"""How long `hapax local up` takes until every node serves, and how much memory the idle cluster uses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def start(folder: Path) -> float:
 
 
 def proportional_megabytes(state: ClusterState) -> dict[str, float]:
-    """Proportional set size of each process: shared pages are divided among those that share them."""
+    """Proportional set size of each process: a shared page is divided among the processes that share it."""
     pids = {"runner": state.runner_pid} | {process.name: process.pid for process in state.processes}
     return {name: _pss_kilobytes(pid) / 1024 for name, pid in pids.items()}
 
@@ -36,7 +36,7 @@ def _pss_kilobytes(pid: int) -> int:
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1])
-    raise ValueError(f"no Pss of {pid}")
+    raise ValueError(f"process {pid} has no Pss")
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""What the operator takes: time and memory for a thousand Topics, and its calls to the API server at rest and with a
+"""The cost of the operator: time and memory for a thousand Topics, and its calls to the API server, at rest and with a
 hundred busy TransactionalProducers.
 
-A Kubernetes API without machines (`make kube-binaries`), a local cluster of two brokers, one operator process. Requests
-are counted by the API server itself; those of this program are left out by making none meanwhile.
+It runs a Kubernetes API server without nodes (`make kube-binaries`), a local cluster of two brokers, and one operator
+process. The API server counts the requests; this program makes none while they are counted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COUNTED = re.compile(r'^apiserver_request_total\{(.*)\} (\S+)$', re.MULTILINE)
 
 
 def requests(api: KubeApi) -> dict[str, float]:
-    """Answered so far, by verb and resource, of those that operators make."""
+    """Number of requests answered so far, by verb and resource, for the requests that operators make."""
     found: dict[str, float] = {}
     for labels, value in _COUNTED.findall(api.get("/metrics")):
         fields = dict(re.findall(r'(\w+)="([^"]*)"', labels))
@@ -59,7 +59,7 @@ def reconciled(namespace: Namespace, wanted: int, limit_s: float = 600.0) -> Non
         if sum(ready(each) for each in items) >= wanted:
             return
         time.sleep(1.0)
-    raise AssertionError(f"not all of {wanted} topics are ready after {limit_s} s")
+    raise AssertionError(f"some of the {wanted} topics are not ready after {limit_s} s")
 
 
 def ready(body: dict) -> bool:  # type: ignore[type-arg]
@@ -108,7 +108,7 @@ async def measure_producers(namespace: Namespace, bootstrap: str) -> None:
         record("operator_requests_busy_producers", made, "1/s", at_most=5.0)
         shown = [each.get("status", {}) for each in
                  (await asyncio.to_thread(namespace.api.get, namespace.path("transactionalproducers")))["items"]]
-        assert sum("lastOutcome" in each for each in shown) == PRODUCERS, "each is shown"
+        assert sum("lastOutcome" in each for each in shown) == PRODUCERS, "each producer has a last outcome"
     finally:
         stop.set()
         await writing
@@ -117,7 +117,7 @@ async def measure_producers(namespace: Namespace, bootstrap: str) -> None:
 def main() -> None:
     binaries = find()
     if binaries is None:
-        print("  no Kubernetes is built: `make kube-binaries` builds it", flush=True)
+        print("  Kubernetes is not built: `make kube-binaries` builds it", flush=True)
         return
     with tempfile.TemporaryDirectory(prefix="hapax-bench-") as folder:
         cluster, api = LocalCluster(Path(folder) / "cluster"), KubeApi(binaries, Path(folder) / "kube")

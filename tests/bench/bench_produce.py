@@ -1,9 +1,9 @@
-"""The broker's CPU for a Produce request of one 16 KiB batch: from the page cache, as Kafka acknowledges by default and
-as the target compares, and with every write synced before its answer.
+"""The broker's CPU for a Produce request of one 16 KiB batch, acknowledged from the page cache (Kafka's default, and
+the basis of the target), and with every write synced before its answer.
 
-Beside it, in turns, a server that does the least that any must: it reads the same requests off a socket, writes each
-batch to a file and answers, without looking at it. That one took 19 µs where the target of 70 µs was set; what it takes
-here says how this machine compares.
+In turns with it, a minimal server is measured: it reads the same requests from a socket, appends each batch to a file
+and answers, without looking at it. It took 19 µs on the computer where the target of 70 µs was set, so its figure shows
+how this computer compares.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ANSWER = _LENGTH.pack(60) + bytes(60)
 
 
 class _Bare(asyncio.BufferedProtocol):
-    """Frames in, appended to a file, answered with zeros."""
+    """Reads frames, appends them to a file, and answers with zeros."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -74,7 +74,7 @@ def _serve_bare(control: Connection) -> None:
 
 
 def measure(floods: dict[int, list[Flood]]) -> dict[int, tuple[float, float]]:
-    """Process -> (µs of its CPU per request, requests per second), the processes in turns."""
+    """Process -> (its CPU per request in µs, requests per second). The processes are measured in turns."""
     requests = dict.fromkeys(floods, 0)
     used = dict.fromkeys(floods, 0.0)
     for pid in floods:
@@ -88,7 +88,7 @@ def measure(floods: dict[int, list[Flood]]) -> dict[int, tuple[float, float]]:
 
 
 def in_mode(durability: str) -> tuple[float, float, float]:
-    """(µs of the broker's CPU per request, requests per second, µs of the bare server's)."""
+    """(the broker's CPU per request in µs, requests per second, the minimal server's CPU per request in µs)."""
     control, theirs = get_context("spawn").Pipe()
     bare = get_context("spawn").Process(target=_serve_bare, args=(theirs,), daemon=True)
     with tempfile.TemporaryDirectory(prefix="hapax-bench-") as folder:

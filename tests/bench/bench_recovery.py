@@ -1,4 +1,4 @@
-"""How long a broker takes to recover a partition of 1 GiB after SIGKILL, with a warm cache."""
+"""How long a broker takes to recover a partition of 1 GiB after SIGKILL, if it is in the page cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hapax.local.cluster import LocalCluster
 
 LOG_BYTES = 1 << 30
 TAIL_BYTES = 56 << 20
-"""Written after the last checkpoint, in small batches: nearly the most that recovery has to scan."""
+"""Bytes written after the last checkpoint, in small batches: nearly the maximum that recovery has to scan."""
 BATCH_BYTES = 16 << 10
 
 

@@ -1,7 +1,7 @@
-"""Three brokers on one machine, replication 3, min.insync.replicas 2, every write synced: what replication costs.
+"""The cost of replication: three brokers on one computer, replication 3, min.insync.replicas 2, every write synced.
 
-Throughput and CPU of each broker, one producer's transactions, how fast a replica that was away catches up, memory with
-2,000 partitions on every broker, and what a cluster at rest writes into the metadata store.
+Measures throughput and CPU of each broker, the transactions of one producer, how fast a replica that was away catches
+up, memory with 2,000 partitions on every broker, and the writes to the metadata store of a cluster at rest.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ BATCH_BYTES = 16 << 10
 LARGE_BATCH_BYTES = 256 << 10
 FLOOD_S = 6.0
 AWAY_BYTES = 1 << 30
-"""Written while a replica is away."""
+"""Bytes written while a replica is away."""
 MANY_TOPICS, MANY_PARTITIONS = 4, 500
 REST_S = 20.0
 LIMIT_S = 120.0
 UNTHROTTLED = (f"leader.replication.throttled.rate={1 << 40}", f"follower.replication.throttled.rate={1 << 40}")
-"""What replicas that catch up are held back to by default is half of what they could."""
+"""Settings that lift the default limit for replicas that catch up, which is half of what they could do."""
 
 
 @contextlib.contextmanager
@@ -53,7 +53,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + LIMIT_S
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"no {what} within {LIMIT_S:.0f} s")
+            raise TimeoutError(f"timed out after {LIMIT_S:.0f} s: no {what}")
         time.sleep(0.005)
 
 
@@ -68,12 +68,12 @@ def topic_of(admin: AdminClient, name: str) -> TopicMetadata:
 
 
 def in_sync(admin: AdminClient, name: str) -> bool:
-    """Every partition has a leader and all its replicas in sync."""
+    """Whether every partition has a leader and all its replicas in sync."""
     return all(p.leader >= 0 and len(p.isrs) == BROKERS for p in topic_of(admin, name).partitions.values())
 
 
 def leaders(state: ClusterState, admin: AdminClient, name: str, *, without: str = "") -> list[str]:
-    """The address of each partition's leader, once every partition has one; `without`: one that was killed."""
+    """The address of each partition's leader, once every partition has one. `without`: a broker that was killed."""
     nodes: list[str] = []
 
     def led() -> bool:
@@ -106,14 +106,14 @@ def throughput(cluster: LocalCluster, state: ClusterState, admin: AdminClient) -
 
 @contextlib.contextmanager
 def follower_lag(cluster: LocalCluster, topic: str) -> Iterator[list[int]]:
-    """How many bytes each partition's last replica is behind its first, looked at from outside: their files' sizes."""
+    """How many bytes each partition's last replica is behind its first, measured by the sizes of their files."""
     lags: list[int] = []
     over = threading.Event()
     partitions = [
         [segment for folder in cluster.folder.path.rglob(f"{topic}-{p}") for segment in folder.glob("*.log")]
         for p in range(PARTITIONS)
     ]
-    assert all(len(replicas) == BROKERS for replicas in partitions), "one segment each"
+    assert all(len(replicas) == BROKERS for replicas in partitions), "each log must have one segment"
 
     def look() -> None:
         while not over.wait(0.01):
@@ -138,7 +138,7 @@ def transactions(state: ClusterState, admin: AdminClient) -> None:
 
 
 def catching_up(cluster: LocalCluster, state: ClusterState, admin: AdminClient) -> None:
-    """One broker is killed, `AWAY_BYTES` are written without it, it comes back."""
+    """Kills one broker, writes `AWAY_BYTES` without it, and starts it again."""
     create(admin, "away", 3)
     partitions = topic_of(admin, "away").partitions
     partition = next(p for p in sorted(partitions) if partitions[p].leader != BROKERS - 1)
@@ -159,7 +159,7 @@ def catching_up(cluster: LocalCluster, state: ClusterState, admin: AdminClient) 
 
 
 def bare_write_rate(folder: Path, size: int) -> float:
-    """MB/s into the page cache through a file that is new, as a replica's segments are: the least it must do."""
+    """The rate at which a new file is written to the page cache, in MB/s: the least work of a replica."""
     chunk = os.urandom(1 << 20)
     path = folder / "bare"
     began = time.monotonic()
@@ -180,7 +180,7 @@ def many_partitions(cluster: LocalCluster, admin: AdminClient) -> None:
 
 
 def writes_at_rest(state: ClusterState) -> None:
-    """Proposals that etcd's consensus applies: whatever it has to write."""
+    """Records the rate of the proposals that etcd's consensus applies, which include every write."""
     etcd = state.process("etcd").port
     nodes = sum(process.role != "etcd" for process in state.processes)
     before = _proposals(etcd)
@@ -193,7 +193,7 @@ def _proposals(port: int) -> float:
         for line in answer.read().decode().splitlines():
             if line.startswith("etcd_server_proposals_applied_total "):
                 return float(line.split()[1])
-    raise ValueError("etcd does not count its proposals")
+    raise ValueError("etcd does not report its number of proposals")
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
-"""The REST API at 200 requests a second beside a loaded cluster: how long an answer takes.
+"""Response times of the REST API at 200 requests per second, on a loaded cluster.
 
-Three brokers and two coordinators with three replicas of everything, under the users of `make load` in a process of
-their own, who leave some of the processors to the answers: where nothing is left, a time says how long the queue was.
-Two processes of the API, as the chart runs it, are asked in turn. Requests leave by the clock, whether or not others
-are still open (an open loop), over connections that stay; an answer's time counts from when its request was due. What
-is asked is what dashboards and people ask, and a few changes.
+Three brokers and two coordinators, with three replicas of everything, serve the users of `make load`, who are in a
+separate process. They leave processor time for the answers: on a saturated computer a response time would only show the
+length of a queue. Requests go to two processes of the API in turn, the number that the chart runs. They are sent at
+fixed times, whether or not earlier ones have been answered (an open loop), over kept connections; a response time
+counts from the time at which the request was due. The requests are those of dashboards and people, and a few changes.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from hapax.client.blocking import Consumer
 from hapax.local.cluster import LocalCluster
 
 RATE: Final = float(os.environ.get("HAPAX_BENCH_RATE", "200"))
-"""Requests a second."""
+"""Requests per second."""
 SECONDS: Final = float(os.environ.get("HAPAX_BENCH_SECONDS", "30"))
 LOAD_USERS: Final = int(os.environ.get("HAPAX_BENCH_USERS", "3"))
-"""Of the load beside it, who wait for one answer before they ask for the next; twelve take all that is left."""
+"""Number of users of the load, each of whom waits for one answer before the next request. Twelve saturate two cores."""
 PROCESSES: Final = int(os.environ.get("HAPAX_BENCH_API", "2"))
-"""Of the API."""
+"""Number of API processes."""
 WARM_UP_S: Final = 5.0
 LOADING_S: Final = 15.0
-"""Until all users of the load are there."""
+"""Time in which all users of the load start."""
 _OWN: Final = "bench-rest"
 
 
@@ -74,7 +74,7 @@ MIX: Final = (
 
 
 class Connections:
-    """To one address; as many as there are requests at once."""
+    """Connections to one address: as many as there are concurrent requests."""
 
     def __init__(self, port: int, token: str) -> None:
         self._port, self._token = port, token
@@ -84,7 +84,7 @@ class Connections:
     async def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
         while self._idle:
             reader, writer = self._idle.pop()
-            if not reader.at_eof():  # the server closes what was idle for long
+            if not reader.at_eof():  # the server closes connections that were idle for long
                 break
         else:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
@@ -106,7 +106,7 @@ class Connections:
 
 @contextmanager
 def loaded(bootstrap: str, folder: Path) -> Iterator[None]:
-    """The users of `make load` at work, in a process of their own."""
+    """Runs the users of `make load` in a separate process."""
     command = locust_command(
         bootstrap, [USERS[name] for name in ("produce", "transactions", "copy")], users=LOAD_USERS,
         seconds=LOADING_S + WARM_UP_S + SECONDS + 60)
@@ -121,7 +121,7 @@ def loaded(bootstrap: str, folder: Path) -> Iterator[None]:
 
 
 async def measure(ports: list[int], token: str) -> dict[str, list[float]]:
-    """Name -> milliseconds of each answer."""
+    """Name of the request -> its response times in ms."""
     processes = [Connections(port, token) for port in ports]
     status, _ = await processes[0].ask("POST", "/v1/topics", {"name": _OWN, "partitions": 1})
     assert status == 201
@@ -156,7 +156,7 @@ async def measure(ports: list[int], token: str) -> dict[str, list[float]]:
 
 
 def appended(bootstrap: str) -> int:
-    """Offsets in all the load's topics: records, and the markers of transactions."""
+    """The sum of the end offsets of all topics of the load: records, and markers of transactions."""
     with Consumer({"bootstrap.servers": bootstrap}) as consumer:
         return sum(sum(consumer.end_offsets(consumer.partitions(topic)).values()) for topic in ALL)
 

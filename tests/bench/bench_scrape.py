@@ -1,7 +1,7 @@
-"""A scrape of a broker with 2,000 partitions: how long it takes, and how long it holds up the loop at a time.
+"""A scrape of a broker with 2,000 partitions: how long it takes, and for how long it blocks the event loop at a time.
 
-A real broker's set of replicas, each with a log on the disk, records and producers in it; what is timed is what
-`GET /metrics` answers with. Beside it, the cost of what a Produce request adds up on its way.
+It uses a real broker's set of replicas, each with a log on disk, records and producers, and measures the function that
+answers `GET /metrics`. It also measures the cost of the counters in a Produce request.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def _made(folder: Path) -> Metrics:
 
 
 async def _longest_wait(until: asyncio.Future[bytes]) -> float:
-    """By how much the loop was late for a timer, at worst."""
+    """The longest delay of a timer of the event loop."""
     worst = 0.0
     while not until.done():
         began = time.perf_counter()
@@ -89,8 +89,7 @@ async def _measure(folder: Path) -> None:
 
 
 def _cost_of_a_request() -> None:
-    """What the listener adds to each request: two looks at the stopwatch and an observation.
-    Processor time."""
+    """CPU of the listener's counters for one request: two readings of the clock and an observation."""
     stopwatch, histogram, rounds = time.perf_counter, Histogram(SECONDS), 200_000
     costs = []
     for _ in range(5):

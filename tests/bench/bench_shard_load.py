@@ -1,7 +1,7 @@
-"""How long a coordinator's shard takes to load: ten million past transactions of 10,000 ids, compacted.
+"""How long a coordinator takes to load a shard: ten million past transactions of 10,000 ids, compacted.
 
-What compaction leaves of them is one record for each id, and in front of that the part of the log that it has not
-reached yet: in the worst case a whole active segment. Both are written straight into the broker's folder.
+Compaction leaves one record for each id, and the part of the log that it has not reached yet: in the worst case a whole
+active segment. Both are written directly into the broker's folder.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def ids_of_shard() -> list[str]:
 
 
 def write_log(path: Path, tail_bytes: int) -> tuple[int, int]:
-    """(records, bytes) of the tail. Behind the 10,000 records that compaction left, at offsets far apart."""
+    """Writes the tail after the 10,000 records that compaction left, whose offsets are far apart. Returns the tail's
+    (records, bytes)."""
     ids = ids_of_shard()
     offset = 0
     with path.open("wb") as file:
@@ -70,7 +71,7 @@ def write_log(path: Path, tail_bytes: int) -> tuple[int, int]:
             file.write(data)
             size += len(data)
             count += 1
-        for number, transactional_id in enumerate(ids):  # at rest: nothing to time out, nothing to mark
+        for number, transactional_id in enumerate(ids):  # at rest: no timer and no marker is needed
             file.write(batch(transaction(transactional_id, number, State.COMPLETE_COMMIT, 9_000), offset + count))
             count += 1
     return count, path.stat().st_size
@@ -83,7 +84,8 @@ def batch(past: Transaction, offset: int) -> bytearray:
 
 
 def up(folder: str) -> LocalCluster:
-    """With blocks of as many producer ids as the log will name: ids that were never handed out are refused."""
+    """A cluster whose blocks of producer ids cover all ids in the log, because ids that were never allocated are
+    refused."""
     command = [sys.executable, "-m", "hapax.cli.main", "local", "up", "--dir", folder, "--port", "0", "--detach",
                "--set", "log.level=DEBUG", "--set", f"pid.block.size={IDS}"]  # fmt: skip
     subprocess.run(command, check=True, capture_output=True)
@@ -91,7 +93,7 @@ def up(folder: str) -> LocalCluster:
 
 
 def loads(cluster: LocalCluster) -> list[int]:
-    """Milliseconds of each load of the shard so far, from its fence on."""
+    """Duration of each load of the shard so far, in ms, from its fence on."""
     return [int(ms) for ms in re.findall(rf"serving kind=txn shard={SHARD} .*records=[1-9]\d* ms=(\d+)",
                                          cluster.log("coordinator-0"))]
 

@@ -1,5 +1,5 @@
-"""How fast the simulator is: logical seconds of a cluster at work for each second of processor time, with a lively and
-with a light load. Processor time, since a simulation uses one core and the machine may be shared. Run:
+"""Speed of the simulator: simulated seconds of a cluster for each second of processor time, with a busy and a light
+load. It measures processor time, because a simulation uses one core and the computer may be shared. Run:
 
     PYTHONPATH=tests python -m bench simulator
 """
@@ -16,7 +16,7 @@ from bench.figures import ROOT, record
 
 LIVELY_AT_LEAST, LIGHT_AT_LEAST = 1.0, 10.0
 RATE_AT_LEAST = 50.0
-"""Transactions a logical second of the lively load, over its outages."""
+"""Transactions per simulated second of the busy load, including its outages."""
 
 
 def results(scene: str, seeds: str, hours: float) -> list[dict[str, float]]:

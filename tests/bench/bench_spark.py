@@ -1,12 +1,12 @@
-"""The Spark data source beside Spark's own Kafka source and sink: the same cluster, records, session, in turns.
+"""The Spark data source compared with Spark's own Kafka source and sink: same cluster, records and session, in turns.
 
 One partition is one task on either side, and both readers are read_committed. Rows go to the sink `noop`, which
-throws them away, or come from `range`. Of a stream, what counts is the rate of its one micro-batch as Spark reports
-it; starting and ending a query takes either side about a second besides. What a small or empty micro-batch costs is
-`addBatch` in Spark's report: BATCHES of them from Spark's own file source, the first left out. Beside Spark's own
-sinks, which run in its JVM, stands a sink in Python that does nothing: what Spark takes for any sink in Python. Spark
-starts its Python workers by `hapax_spark.daemon`, as docs/spark.md recommends; figures with `spark_daemon` in their
-name are of another session, with Spark's default.
+discards them, or come from `range`. The figure of a stream is the rate of its one micro-batch in Spark's report;
+starting and ending a query takes either side about one more second. The cost of a small or empty micro-batch is
+`addBatch` in Spark's report: BATCHES of them from Spark's own file source, without the first. Besides Spark's own
+sinks, which run in its JVM, there is a Python sink that does nothing: it shows Spark's own cost for any sink in Python.
+Spark starts its Python workers with `hapax_spark.daemon`, as docs/spark.md recommends; figures with `spark_daemon` in
+their name are from another session, with Spark's default.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ PARTITIONS: Final = 4
 TURNS: Final = int(os.environ.get("HAPAX_BENCH_TURNS", "5"))
 SCALE: Final = float(os.environ.get("HAPAX_BENCH_SCALE", "1"))
 SIZES: Final = {"100B": (100, int(2_000_000 * SCALE)), "1kB": (1000, int(400_000 * SCALE))}
-"""Bytes of a value, and how many records."""
+"""Name -> (bytes of a value, number of records)."""
 ONLY: Final = os.environ.get("HAPAX_BENCH_ONLY", "")
-"""Part of a name such as `read_stream_100B`: what to measure; by default everything."""
+"""Part of the names of what to measure, such as `read_stream_100B`; by default everything."""
 TARGET: Final = 0.9
 DAEMONS: Final = ("our_daemon", "spark_daemon")
-"""What starts Spark's Python workers."""
+"""The programs that start Spark's Python workers."""
 BATCHES: Final = 12
 BATCH_AT_MOST: Final = 1.5
-"""Times what Spark's own sink takes, which is at-least-once, and a sink in Python that does nothing."""
+"""Target, as a multiple of Spark's own sink, which is at-least-once, and of a Python sink that does nothing."""
 
 
 def fill(bootstrap: str, topic: str, size: int, records: int) -> None:
@@ -101,7 +101,7 @@ class Nothing(DataSource):
 
 
 class Sides:
-    """What both sides do. Each method returns rows per second."""
+    """The work of both sides. Each method returns rows per second."""
 
     def __init__(self, spark: SparkSession, bootstrap: str, folder: Path) -> None:
         self._spark, self._bootstrap, self._folder = spark, bootstrap, folder
@@ -133,7 +133,7 @@ class Sides:
         return rows / (time.perf_counter() - began)
 
     def micro_batches(self, sink: str, topic: str, lines: Path, kept: str, **options: str) -> float:
-        """Median ms that Spark gives as `addBatch`. `kept`: which of the rows are written."""
+        """Median of `addBatch` in Spark's report, in ms. `kept`: the condition for rows to be written."""
         self._queries += 1
         checkpoint = self._folder / f"checkpoint-{self._queries}"
         query = (
@@ -156,7 +156,7 @@ class Sides:
 
 
 def in_turns(name: str, sides: dict[str, Callable[[], float]]) -> None:
-    """Measures each side TURNS times, after a turn to warm up; the first one is the yardstick."""
+    """Measures each side TURNS times, after a warm-up turn. The others are compared with the first side."""
     if ONLY not in name:
         return
     rates: dict[str, list[float]] = {side: [] for side in sides}
@@ -174,7 +174,7 @@ def in_turns(name: str, sides: dict[str, Callable[[], float]]) -> None:
 
 
 def in_turns_ms(name: str, sides: dict[str, Callable[[], float]], *, judged: bool) -> None:
-    """As `in_turns`, of milliseconds. `judged`: against BATCH_AT_MOST."""
+    """Like `in_turns`, for milliseconds. `judged`: whether BATCH_AT_MOST is the target."""
     if ONLY not in name:
         return
     took: dict[str, list[float]] = {side: [] for side in sides}

@@ -1,7 +1,7 @@
-"""What one task and one trigger of the Spark source cost before any record: in a cluster with nothing else, and beside
-OTHERS topics that nobody reads; with the connections that the one before has left, and with new ones.
+"""The cost of one task and of one trigger of the Spark source without any record. Measured in a cluster without other
+topics and with OTHERS topics that no client reads; with kept connections and with new ones.
 
-In one process, without Spark, whose own share is about the same for every source.
+It runs in one process without Spark, whose own share is about the same for every source.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from hapax_spark.source import HapaxStreamReader
 OTHERS: Final = 400
 TURNS: Final = 20 * int(os.environ.get("HAPAX_BENCH_TURNS", "5"))
 AT_MOST: Final = 1.5
-"""Times what it costs without the others."""
+"""Target, as a multiple of the cost without other topics."""
 KEPT_AT_MOST: Final = 0.7
-"""Times what it costs with new connections."""
+"""Target, as a multiple of the cost with new connections."""
 
 
 class Source:
-    """One query's calls, as Spark makes them."""
+    """The calls of one query, as Spark makes them."""
 
     def __init__(self, bootstrap: str) -> None:
         options = {"kafka.bootstrap.servers": bootstrap, "subscribe": "read", "startingOffsets": "earliest"}
@@ -66,7 +66,7 @@ class Source:
 
 
 def in_turns(calls: dict[str, Callable[[], None]]) -> dict[str, float]:
-    """Median ms of each call, made in turns."""
+    """Median of each call in ms. The calls are made in turns."""
     took: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(TURNS + 1):
         for name, call in calls.items():

@@ -1,7 +1,7 @@
 """One multi-writer transaction of a large micro-batch: 1,000 tasks that each write to 200 partitions, with fsync.
 
-How many bytes the coordinator's log takes for it, the coordinator's CPU time, and how long the commit takes: from the
-call to its answer, and until a read_committed reader sees every record. HAPAX_BENCH_TASKS=200x40 measures less.
+Measures the bytes that the coordinator's log takes for it, the coordinator's CPU time, and how long the commit takes:
+until it is answered, and until a read_committed reader sees every record. HAPAX_BENCH_TASKS=200x40 measures less.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from hapax.wire.messages import FetchRequest, FetchResponse, ProduceResponse
 TASKS, PARTITIONS = (int(part) for part in os.environ.get("HAPAX_BENCH_TASKS", "1000x200").split("x"))
 TOPIC = "bench-tasks"
 PRODUCE_VERSION = 12
-"""The first under which the leader registers a partition by itself."""
+"""The first version with which the leader registers a partition by itself."""
 BUSY = frozenset({19, 51})
-"""NOT_ENOUGH_REPLICAS, CONCURRENT_TRANSACTIONS: the coordinator did not answer in time. A client tries again."""
+"""NOT_ENOUGH_REPLICAS, CONCURRENT_TRANSACTIONS: the coordinator did not answer in time, and a client retries."""
 CONNECTIONS = 4
 AT_ONCE = 50
 PATIENCE_MS = 600_000
@@ -36,7 +36,7 @@ READ_COMMITTED = 1
 
 
 def bytes_of_log(folder: Path) -> int:
-    """Of the transaction coordinators' log, all shards. Nothing of it is compacted: its segments are large."""
+    """Size of the transaction coordinators' log, of all shards. Its segments are so large that none is compacted."""
     return sum(path.stat().st_size for path in folder.glob("broker-0/__transaction_state-*/*.log"))
 
 
@@ -60,7 +60,7 @@ def settings_of(cluster: LocalCluster) -> dict[str, Any]:
 
 
 def produce_frame(joined: Joined) -> bytes:
-    """A batch of one record to every partition: the leader asks about all of them in one call."""
+    """A batch of one record for every partition. The leader asks about all partitions in one call."""
     batch = bytes(encode_records(
         [(1_700_000_000_000, None, b"x" * 100, [])], producer_id=joined.producer_id, producer_epoch=joined.epoch,
         base_sequence=0, transactional=True,
@@ -99,9 +99,9 @@ def write_all(bootstrap: str, members: list[Joined]) -> None:
 
 
 async def commit(cluster: LocalCluster, token: CommitToken, winners: list[Winner]) -> float:
-    """Seconds from the call to its answer."""
+    """Seconds from the commit call to its answer."""
     async with MultiWriter(settings_of(cluster), "bench-tasks") as transactions:
-        await transactions.committed_token(token.scope)  # connected before the clock starts
+        await transactions.committed_token(token.scope)  # connects before the clock starts
         began = time.perf_counter()
         committed = await transactions.commit(token, winners)
         assert not committed.already
@@ -109,8 +109,8 @@ async def commit(cluster: LocalCluster, token: CommitToken, winners: list[Winner
 
 
 def wait_until_readable(bootstrap: str) -> None:
-    """Until the last stable offset of each partition is behind every record and marker: a broker holds a fetch from
-    that offset until it moves."""
+    """Waits until the last stable offset of each partition is behind every record and marker: a broker holds a fetch
+    from that offset until the last stable offset moves."""
     connection = Connection(bootstrap)
     Topic, stable = FetchRequest.FetchTopic, [0] * PARTITIONS
     for partition in range(PARTITIONS):

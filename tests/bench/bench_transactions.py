@@ -1,4 +1,5 @@
-"""Transactions of ten records to two partitions, with fsync: time of one producer, rate of eight, CPU by service."""
+"""Transactions of ten records to two partitions, with fsync: duration for one producer, rate of eight, CPU by
+service."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def producer_of(bootstrap: str, transactional_id: str) -> Producer:
 
 
 def one_producer(bootstrap: str, topic: str) -> list[float]:
-    """Milliseconds of each transaction, from begin to the commit's answer."""
+    """Duration of each transaction in ms, from its begin to the commit's answer."""
     producer = producer_of(bootstrap, "bench-one")
     times = []
     for _ in range(WARM_UP + ONE_PRODUCER):
@@ -74,7 +75,7 @@ def eight_producers(bootstrap: str, topic: str, processes: dict[str, int]) -> tu
 
 
 def cpu_seconds(processes: dict[str, int]) -> dict[str, float]:
-    """User and system time of each process so far."""
+    """User and system time that each process has used so far."""
     spent = {}
     for name, pid in processes.items():
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()

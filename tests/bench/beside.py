@@ -1,9 +1,9 @@
-"""This tree's figures beside another commit's, in one run: `python -m bench --beside COMMIT [--turns N] NAME ...`.
+"""Compares this tree with another commit in one run: `python -m bench --beside COMMIT [--turns N] NAME ...`.
 
-A machine has other work, too, so only figures of the same minutes compare: the two trees take turns, each measurement
-in processes of its own, and who is first changes from turn to turn. The measurements are this tree's; services,
-connector and operator are each commit's own. A commit from before a package that a measurement imports cannot run it:
-there each of the two trees runs its own measurement of that name, and the figures of the same name are compared.
+A computer has other load too, so only figures of the same minutes can be compared. The two trees take turns, each
+measurement runs in its own processes, and the order changes from turn to turn. The benchmarks are this tree's;
+services, connector and operator are those of each commit. A commit without a package that a benchmark imports cannot
+run it. Then each tree runs its own benchmark of that name, and figures with the same name are compared.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _MORE_IS_BETTER = ("MB/s", "rows/s", "records/s", "requests/s", "logical s/CPU-s
 
 
 def compare(commit: str, names: list[str], turns: int) -> int:
-    """Prints a table of medians for each name, and of how much worse this tree's are; 1 if a measurement ended with an
-    error. Each table comes when it is there: all of them take half an hour."""
+    """Prints for each name a table of medians, and by how much this tree's are worse. Each table is printed as soon as
+    it is complete, because all of them take half an hour. Returns 1 if a measurement ended with an error."""
     with tempfile.TemporaryDirectory(prefix="hapax-bench-") as folder:
         _unpack(commit, Path(folder))
         failed = []
@@ -58,7 +58,7 @@ def _path(tree: Path, measurements: Path) -> str:
 
 
 def _imports(name: str, tree: Path) -> bool:
-    """Whether this tree's measurement can run with that tree's packages."""
+    """Whether this tree's benchmark can run with that tree's packages."""
     tried = subprocess.run(
         [sys.executable, "-c", f"import bench.bench_{name}"], cwd=tree, check=False, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": _path(tree, ROOT)},
@@ -69,9 +69,9 @@ def _imports(name: str, tree: Path) -> bool:
 
 
 def _run(name: str, tree: Path, own: bool) -> dict[str, dict[str, object]]:
-    """The figures of one measurement by name; none where it ended with an error (a missed target is none)."""
+    """The figures of one benchmark by name; none if it ended with an error. A missed target is not an error."""
     measurements = tree if own else ROOT
-    # An older tree's measurements write to their own folder, whatever the setting says.
+    # An older tree's benchmarks write to their own folder, whatever the setting says.
     written = measurements / "build" / "bench.jsonl"
     with tempfile.TemporaryDirectory(prefix="hapax-bench-") as folder:
         figures = Path(folder) / "figures.jsonl"
@@ -92,7 +92,7 @@ def _run(name: str, tree: Path, own: bool) -> dict[str, dict[str, object]]:
 def _rows(
     other: list[dict[str, dict[str, object]]], this: list[dict[str, dict[str, object]]]
 ) -> list[tuple[str, float, float, str, float]]:
-    """(figure, median there, median here, unit, how many per cent worse it is here)."""
+    """(figure, median of the commit, median here, unit, by how many per cent it is worse here)."""
     rows = []
     for name in dict.fromkeys(name for figures in this for name in figures):
         there = [float(str(figures[name]["value"])) for figures in other if name in figures]

@@ -1,6 +1,6 @@
 """Figures of `make bench`: one JSON line each in build/bench.jsonl (or HAPAX_BENCH_FIGURES), and a table at the end.
 
-A measurement calls `record("fetch_cpu", 0.21, "CPU-s/GB", at_most=0.3)`. `ok` compares with the target.
+A benchmark calls `record("fetch_cpu", 0.21, "CPU-s/GB", at_most=0.3)`. `ok` is the comparison with the target.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Figure:
     value: float
     unit: str
     target: str
-    """`<= 70`, `>= 400`, or empty for a figure that is only shown."""
+    """`<= 70`, `>= 400`, or empty for a figure without a target."""
     ok: bool
 
 
@@ -31,7 +31,7 @@ recorded: list[Figure] = []
 def record(
     name: str, value: float, unit: str, *, at_most: float | None = None, at_least: float | None = None
 ) -> Figure:
-    """Appends one figure to the file and to what `print_table` shows."""
+    """Appends one figure to the file and to the table."""
     value = float(f"{value:.4g}")
     ok = (at_most is None or value <= at_most) and (at_least is None or value >= at_least)
     target = f"<= {at_most:g}" if at_most is not None else f">= {at_least:g}" if at_least is not None else ""

@@ -1,6 +1,6 @@
-"""A client of a few lines that costs next to nothing, so that what is measured is the broker.
+"""A minimal client that takes almost no CPU, so that a benchmark measures the broker.
 
-It speaks Produce and Fetch over plain sockets, with prepared frames; everything else it asks through kafka.protocol.
+It sends prepared Produce and Fetch frames over plain sockets. All other calls use kafka.protocol.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 class Connection:
-    """Blocking; one request after the other, or many at once by hand."""
+    """A blocking connection: one request after another, or many at once by hand."""
 
     def __init__(self, bootstrap: str) -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -103,12 +103,12 @@ def produce_frame(topic: str, partition: int, batch: bytes, acks: int = -1) -> b
 
 
 class Flood:
-    """Idempotent batches of one size to a partition over a connection of its own, some requests in flight."""
+    """Sends idempotent batches of one size to a partition, over its own connection, with several requests in flight."""
 
     def __init__(
         self, bootstrap: str, topic: str, partition: int, batch_bytes: int, in_flight: int, producer: int = -1
     ) -> None:
-        """Draws a producer id where none is given."""
+        """Requests a producer id if none is given."""
         self.connection = Connection(bootstrap)
         self.connection.socket.setblocking(False)
         self.acknowledged = 0
@@ -151,7 +151,7 @@ class Flood:
 
     @staticmethod
     def error_of(answer: bytes | bytearray, topic: str) -> int:
-        """Of a Produce answer (without its length) with one partition."""
+        """The error in a Produce answer (without its length) with one partition."""
         return int(struct.unpack_from(">h", answer, 4 + 4 + 2 + len(topic) + 4 + 4)[0])
 
     @staticmethod
@@ -164,7 +164,7 @@ class Flood:
 
 
 def flood(floods: Sequence[Flood], seconds: float) -> int:
-    """Runs all of them for some time; returns the requests acknowledged meanwhile."""
+    """Runs all of them for some time. Returns the number of requests acknowledged in that time."""
     selector = selectors.DefaultSelector()
     before = sum(f.acknowledged for f in floods)
     for each in floods:
@@ -185,7 +185,7 @@ def flood(floods: Sequence[Flood], seconds: float) -> int:
 
 
 def fetch_frame(topic: str, partition: int, offset: int, max_bytes: int) -> bytes:
-    """Fetch v4 that does not wait: what a broker does meanwhile would be counted too."""
+    """A Fetch of version 4 that does not wait, because the broker's other work while it waits would be counted too."""
     name = topic.encode()
     body = struct.pack(
         f">iiiibih{len(name)}siiqi", -1, 0, 1, max_bytes, 0, 1, len(name), name, 1, partition, offset, max_bytes
@@ -194,7 +194,7 @@ def fetch_frame(topic: str, partition: int, offset: int, max_bytes: int) -> byte
 
 
 class Drain:
-    """Reads a partition from its beginning, one Fetch after the other, without looking into the batches."""
+    """Reads a partition from its beginning, one Fetch after another, without parsing the batches."""
 
     _SKIPPED = struct.Struct(">ihqqii")
 
@@ -206,12 +206,12 @@ class Drain:
         self._scratch = bytearray(max_bytes + (1 << 20))
 
     def run(self) -> None:
-        """Until the end of the partition."""
+        """Reads to the end of the partition."""
         for _ in self.steps():
             pass
 
     def steps(self) -> Iterator[int]:
-        """The same; after each answer its bytes."""
+        """Reads likewise, and yields the number of bytes after each answer."""
         offset = 0
         sock = self.connection.socket
         head = 4 + 4 + 4 + 4 + 2 + len(self._topic) + 4

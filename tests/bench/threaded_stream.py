@@ -2,9 +2,9 @@
 
 `bench_calls` measures it; nothing else uses it.
 
-The library has no public form in which one wake-up hands over all that its completion queue holds. So a thread iterates
-over the stream and collects what arrives until the event loop runs. Messages are those of the stream between services,
-and the calls of one turn of the loop leave in one message here too.
+The library has no public interface with which one wake-up delivers everything in its completion queue. So a thread
+iterates over the stream and collects what arrives until the event loop runs. The messages are those of the stream
+between services, and here too the calls of one turn of the loop are sent in one message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXCHANGE = "/bench.Calls/Exchange"
 
 
 class _Outgoing:
-    """What one turn of the loop sends leaves in one message, which the library's thread takes."""
+    """Sends the calls of one turn of the loop in one message, which the library's thread takes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, message: Callable[[list[Any]], bytes]) -> None:
         self._loop = loop
@@ -51,7 +51,7 @@ class _Outgoing:
 
 
 class _Incoming:
-    """From a thread to the loop: one wake-up for all messages that arrive before the loop runs."""
+    """Passes messages from a thread to the loop: one wake-up for all messages that arrive before the loop runs."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[bytes], None]) -> None:
         self._loop = loop

@@ -78,7 +78,7 @@ def _commit() -> str:
 
 
 class Campaign:
-    """Runs jobs one after another. A world is kept for the next job while it is sound."""
+    """Runs jobs one after another. The next job reuses the world unless it is damaged."""
 
     def __init__(self, summary: Summary, seed: int, deadline: float, folder: Path) -> None:
         self._summary = summary
@@ -90,7 +90,7 @@ class Campaign:
         self.verdicts: list[Verdict] = []
 
     async def run(self, jobs: Sequence[_Job]) -> None:
-        """Ends early, but in order, at Ctrl-C, SIGTERM and SIGHUP."""
+        """Runs the jobs. Ctrl-C, SIGTERM and SIGHUP end it early, with an orderly shutdown."""
         task = asyncio.current_task()
         assert task is not None
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -194,7 +194,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """0: no run failed."""
+    """Returns 0 if no run failed."""
     arguments = _parse(argv)
     telemetry.start_logging("chaos", "ERROR")
     if arguments.list:

@@ -73,9 +73,9 @@ class ApiKey(IntEnum):
 
 
 _HARMLESS: Final = (ApiKey.FETCH, ApiKey.METADATA, ApiKey.FIND_COORDINATOR)
-"""If they arrive late or twice, they change nothing."""
+"""Requests that change nothing if they arrive late or twice."""
 _AT_START: Final = (ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID)
-"""A running client hardly sends them."""
+"""Requests that a running client sends rarely."""
 _NODES: Final = (
     "leader", "follower", "txn-log-leader", "coordinator", "other-coordinator", "controller", "pid", "etcd",
 )  # fmt: skip
@@ -101,7 +101,7 @@ def scenarios() -> list[Scenario]:
 
 
 def without_namespaces(scenario: Scenario) -> Scenario | None:
-    """The same scenario on loopback. None: it is about packets."""
+    """The same scenario on loopback. None if its fault is about packets."""
     if not scenario.layout.namespaces:
         return scenario
     if scenario.name.startswith("net-") or "+net-" in scenario.name:

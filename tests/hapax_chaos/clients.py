@@ -1,7 +1,7 @@
 """A client process of a chaos run: transactions that append unique values to partitions and poll them.
 
 The same program drives the native client and librdkafka through a small interface. It records only what a client can
-know: a commit that was requested and not answered is `info`, everything before that is `fail`. A client that is fenced
+know: a commit that was requested and not answered is `info`, a failure before that is `fail`. A client that is fenced
 or cannot continue begins a new life with new clients, as a restarted program would.
 """
 
@@ -56,7 +56,7 @@ class Face(Protocol):
 
 
 class Settings:
-    """The harness's settings: the one argument, as JSON."""
+    """The harness's settings, which the program gets as one JSON argument."""
 
     def __init__(self, text: str) -> None:
         given = json.loads(text)
@@ -67,12 +67,12 @@ class Settings:
         self.name: str = given["name"]
         """The transactional id, and the prefix of the history's processes."""
         self.generation: str = given["generation"]
-        """Tells the processes of that name apart."""
+        """Distinguishes the processes with that name."""
         self.history = Path(given["history"])
         self.seed: int = given["seed"]
         self.pause_s: float = given["pause_s"]
         self.isolation: str = given["isolation"]
-        """Other than read_committed only to test that the checker finds violations."""
+        """Other values than read_committed only serve to test that the checker finds violations."""
 
 
 # --- the native client --------------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ class Librdkafka:
 
 
 class AtLeastOnce(Librdkafka):
-    """librdkafka without transactions and without idempotence: only to test that the checker finds violations."""
+    """librdkafka without transactions and idempotence, to test that the checker finds violations."""
 
     def __init__(self, settings: Settings) -> None:
         from confluent_kafka import Producer
@@ -275,10 +275,10 @@ class AtLeastOnce(Librdkafka):
         })
 
     def begin(self) -> None:
-        """There is nothing to begin."""
+        """Does nothing."""
 
     def send_offsets(self, positions: dict[int, int]) -> None:
-        """Positions are not kept."""
+        """Does nothing: positions are not kept."""
 
     def commit(self) -> None:
         if self._producer.flush(10.0):
@@ -357,7 +357,7 @@ class Appender:
             if positions != before:
                 face.send_offsets(positions)
             if self._random.random() < 0.1:
-                raise Abort("the program changed its mind")
+                raise Abort("the program decided to abort")
         except (Abort, Unknown) as error:
             return self._abort(face, error, plan, done, before)
         except Ended:
@@ -416,6 +416,6 @@ def main(argv: Sequence[str]) -> int:
         appender.stopping = True
 
     signal.signal(signal.SIGTERM, stop)
-    faulthandler.register(signal.SIGUSR1, all_threads=False)  # who asks where it stands finds that in its log
+    faulthandler.register(signal.SIGUSR1, all_threads=False)  # writes to the log where the program is
     appender.run()
     return 0

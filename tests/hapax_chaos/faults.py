@@ -35,7 +35,7 @@ SESSION_S: Final = 4.0
 
 @dataclass(slots=True)
 class Run:
-    """What a fault is given of the run."""
+    """The part of a run that a fault uses."""
 
     world: World
     topic: str
@@ -47,7 +47,7 @@ class Run:
     """Whether a client has begun a transaction whose outcome it has not recorded yet."""
     said: list[str] = field(default_factory=list)
     idle: bool = False
-    """The fault found nothing to break: the client never sends such a request, or the file is not there."""
+    """Whether the fault met no target: the client never sends such a request, or the file does not exist."""
 
     def say(self, what: str) -> None:
         self.said.append(what)
@@ -104,7 +104,7 @@ def kill(target: Target, down_s: float = 0.0, times: int = 1) -> Fault:
 
 
 def stop(target: Target) -> Fault:
-    """A planned stop: the process hands over, ends, and comes back."""
+    """A planned stop: the process hands over, ends, and is started again."""
 
     async def fault(run: Run) -> None:
         name = target(run)
@@ -129,7 +129,7 @@ def freeze(target: Target, seconds: float) -> Fault:
 def zombie(run: Run) -> Awaitable[None]:
     """A client is frozen within a transaction, another process starts under its name, and the first one is resumed.
 
-    It has to be within a transaction: a client that is frozen between two of them only finds its next write refused."""
+    A client that is frozen between two transactions would only find its next write refused."""
 
     async def fault() -> None:
         name = run.clients[0]
@@ -147,7 +147,7 @@ def zombie(run: Run) -> Awaitable[None]:
 
 
 def kill_all(*kinds: str) -> Fault:
-    """All at once, as when a rack loses its power. Then they return together."""
+    """Kills all of them at once, as a loss of power does, and restarts them together."""
 
     async def fault(run: Run) -> None:
         names = [p.name for p in run.world.processes.values() if p.kind in kinds]
@@ -217,7 +217,7 @@ def disks(call: str, argument: str, seconds: float = 2.5) -> Fault:
 
 
 def fill(target: Target | None, seconds: float = 2.5) -> Fault:
-    """Fills a small disk to the last byte. None: those of all brokers."""
+    """Fills a small disk completely; with None the disks of all brokers."""
 
     async def fault(run: Run) -> None:
         world = run.world
@@ -240,11 +240,11 @@ def fill(target: Target | None, seconds: float = 2.5) -> Fault:
 
 
 Damage = Callable[[Path, random.Random], str]
-"""(folder of a partition, randomness) -> description of the damage. Empty: there was nothing to damage."""
+"""(folder of a partition, randomness) -> description of the damage. Empty if there was nothing to damage."""
 
 
 def damage(how: Damage, target: Target) -> Fault:
-    """A node is stopped, and one of its files is changed before it restarts."""
+    """Stops a node and changes one of its files before it restarts."""
 
     async def fault(run: Run) -> None:
         name = target(run)
@@ -265,7 +265,7 @@ def _newest(folder: Path, suffix: str) -> Path | None:
 
 
 def torn_tail(folder: Path, rng: random.Random) -> str:
-    """Leaves half a batch after the last whole one, as a write that the kill cut off."""
+    """Leaves half a batch after the last whole one, like a write that a kill interrupted."""
     log = _newest(folder, LOG)
     assert log is not None
     data = log.read_bytes()
@@ -276,7 +276,7 @@ def torn_tail(folder: Path, rng: random.Random) -> str:
 
 
 def zeros_behind(folder: Path, rng: random.Random) -> str:
-    """Leaves what file systems leave of a file that grew before a loss of power."""
+    """Leaves zeros at the end, as file systems do with a file that grew before a loss of power."""
     log = _newest(folder, LOG)
     assert log is not None
     with log.open("ab") as file:
@@ -313,7 +313,7 @@ def flipped_bit_late(folder: Path, rng: random.Random) -> str:
 
 
 def lost_tail(folder: Path, rng: random.Random) -> str:
-    """Removes the last batches although they were synced, as a disk that lied."""
+    """Removes the last batches although they were synced, like a disk that reported a sync it did not do."""
     log = _newest(folder, LOG)
     assert log is not None
     data = log.read_bytes()
@@ -384,7 +384,7 @@ DAMAGES: Final[dict[str, Damage]] = {
 
 
 def drop(source: Target, target: Target, seconds: float = 3.0) -> Fault:
-    """One way only: answers still arrive."""
+    """Drops packets in one direction only: answers still arrive."""
 
     async def fault(run: Run) -> None:
         assert run.world.bridge is not None
@@ -482,7 +482,7 @@ def clock(offsets: Sequence[int], *targets: Target, every_s: float = 1.5) -> Fau
 
 
 def both(*faults: Fault) -> Fault:
-    """At the same time."""
+    """Runs the faults at the same time."""
 
     async def fault(run: Run) -> None:
         await asyncio.gather(*(one(run) for one in faults))
@@ -491,7 +491,7 @@ def both(*faults: Fault) -> Fault:
 
 
 def then(*faults: Fault, pause_s: float = 0.3) -> Fault:
-    """One after another."""
+    """Runs the faults one after another."""
 
     async def fault(run: Run) -> None:
         for one in faults:

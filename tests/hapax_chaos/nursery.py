@@ -40,7 +40,7 @@ class NurseryError(Exception):
 
 
 class Nursery:
-    """Raises NurseryError if the nursery refuses."""
+    """The harness's side. Methods raise NurseryError if the nursery refuses."""
 
     def __init__(self, log: Path, environment: Mapping[str, str], services: Path | None = None) -> None:
         """`services`: the folder whose package hapax the children run, if it is not this one's."""
@@ -58,21 +58,21 @@ class Nursery:
         return int(self._ask(do="start", name=name, kind=kind, argv=list(argv), log=str(log), namespace=namespace))
 
     def signal(self, name: str, number: int) -> None:
-        """Does nothing if the process has ended."""
+        """Sends a signal. Does nothing if the process has ended."""
         self._ask(do="signal", name=name, number=int(number))
 
     def kill(self, name: str) -> None:
-        """SIGKILL. The process is gone when this returns."""
+        """Kills a process with SIGKILL. Returns when it has ended."""
         self._ask(do="kill", name=name)
 
     def exit_code(self, name: str) -> int | None:
-        """None: it still runs. Negative: the signal that ended it."""
+        """None if it still runs. A negative number is the signal that ended it."""
         code = self._ask(do="status", name=name)
         return None if code is None else int(code)
 
     def mount(self, path: Path, megabytes: int) -> None:
-        """An in-memory disk of that size. Only the children see it. Other processes access it by the path that `seen`
-        returns."""
+        """Mounts an in-memory disk of that size. Only the children see it. Other processes access it by the path that
+        `seen` returns."""
         self._ask(do="mount", path=str(path), megabytes=megabytes)
 
     def seen(self, path: Path) -> Path:
@@ -109,7 +109,7 @@ class Nursery:
         return answer["value"]
 
 
-# --- the other end ------------------------------------------------------------------------------------------------
+    # --- the nursery's side -------------------------------------------------------------------------------------------
 
 
 class _Children:
@@ -165,7 +165,7 @@ class _Children:
 
     def _start(self, name: str, kind: str, argv: list[str], log: str, namespace: str) -> int:
         if name in self._pids and self._status(name) is None:
-            raise NurseryError(f"{name} runs already")
+            raise NurseryError(f"{name} is already running")
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
@@ -207,7 +207,7 @@ class _Children:
 
 def _serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Answers go to a descriptor of their own, so that nothing that a child prints is taken for an answer.
+    # Answers have their own descriptor, so that the output of a child is not mistaken for an answer.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     children = _Children()

@@ -1,14 +1,14 @@
-"""Stands between clients and nodes, and treats single requests as a bad network treats connections.
+"""A proxy between clients and nodes that does to single requests what a bad network does to connections.
 
 Frames pass unchanged unless a rule names their API key. Rules arrive as JSON over a control connection, one line for
 each change. The answer says how often each action was taken. The actions on a request:
 
     slow        it, and what follows on its connection, waits
-    reset       its connection breaks before the request arrived
+    reset       its connection breaks before the request arrives
     unanswered  it arrives, and its connection breaks before the answer
-    late        its connection breaks for the client, which will try again on another; the request still arrives, by the
-                old connection, some time after (KAFKA-17754, KAFKA-9144)
-    twice       it arrives twice, one right behind the other, and one answer comes back
+    late        its connection breaks for the client, which retries on another; later the request still arrives, on the
+                old connection (KAFKA-17754, KAFKA-9144)
+    twice       it arrives twice in direct succession, and one answer is returned
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ async def _read_frame(reader: asyncio.StreamReader) -> bytes:
 
 
 def _break(writer: asyncio.StreamWriter) -> None:
-    """With a reset, as a firewall that no longer knows the connection would do."""
+    """Breaks a connection with a reset, like a firewall that no longer knows it."""
     sock = writer.get_extra_info("socket")
     if sock is not None and not writer.is_closing():
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -160,7 +160,7 @@ async def _serve(arguments: dict[str, Any]) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """One argument, JSON: `seed`, `control` [host, port], `routes` [[[host, port], [host, port] of a node], ...]."""
+    """The argument is JSON: `seed`, `control` [host, port], `routes` [[[host, port], [host, port] of a node], ...]."""
     asyncio.run(_serve(json.loads(argv[0])))
     return 0
 

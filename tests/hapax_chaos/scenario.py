@@ -40,18 +40,18 @@ _COPIES_S: Final = 15.0
 
 @dataclass(slots=True)
 class Verdict:
-    """`findings` empty: passed. Each finding begins with its name."""
+    """The result of a run. It passed if `findings` is empty; each finding begins with its name."""
 
     scenario: str
     client: str
     seed: int
     seconds: float = 0.0
     transactions: dict[str, int] = field(default_factory=dict)
-    """ok, fail and info."""
+    """Numbers of transactions, by ok, fail and info."""
     happened: list[str] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
     idle: bool = False
-    """The fault found nothing to break with this kind of client."""
+    """Whether the fault met no target with this kind of client."""
     cluster_unusable: bool = False
 
     @property
@@ -63,7 +63,7 @@ class Verdict:
 
 
 class Execution:
-    """One scenario in a world that is at rest. `history` is complete when `run` returns."""
+    """One scenario in a world in which no fault is active. `history` is complete when `run` returns."""
 
     def __init__(
         self, world: World, scenario: Scenario, client: str, seed: int, folder: Path,
@@ -124,7 +124,7 @@ class Execution:
         await self._world.at_rest()
 
     def _start_client(self, name: str) -> None:
-        """`name` without its suffix -again is the transactional id."""
+        """`name` is the transactional id, followed by -again for a second process."""
         self._started[name] += 1
         path = self._folder / f"{name}.{self._started[name]}.jsonl"
         self._files.append(path)
@@ -144,8 +144,7 @@ class Execution:
         return [name for name in self._started if self._world.runs(name)]
 
     async def _committed(self, count: int, since: float, timeout: float, when: str) -> None:
-        """Returns once each transactional id has committed that many times since then, in whichever of its
-        processes."""
+        """Waits until each transactional id has committed that many times since then, in any of its processes."""
         def counts() -> Counter[str]:
             return Counter(
                 str(o.process).partition("/")[0]
@@ -306,4 +305,4 @@ class Execution:
 
 
 class _Finding(Exception):
-    """The run cannot continue. Holds what was found."""
+    """The run cannot continue. The text is the finding."""

@@ -1,7 +1,7 @@
 """The cluster under chaos: etcd, PID allocator, controllers, brokers and coordinators as processes of one nursery.
 
-Where the machine allows it, each node has its own network namespace. Otherwise all share loopback. A world is used for
-many scenarios, each with its own topic, as long as it comes to rest after each.
+If possible, each node has its own network namespace. Otherwise all share loopback. A world is used for many scenarios,
+each with its own topic, as long as it returns to rest after each.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _KAFKA, _RPC, _PUBLIC_RPC, _FRAMES, _HTTP = 9092, 9095, 9097, 9098, 9096
 
 
 class NotAtRest(Exception):
-    """The cluster did not return to a state in which everything serves. The text says what is missing."""
+    """The cluster did not return to a state in which all its parts serve. The text says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a scenario needs of its world. Scenarios with the same layout share worlds."""
+    """The world that a scenario needs. Scenarios with the same layout share worlds."""
 
     brokers: int = 3
     coordinators: int = 2
@@ -58,7 +58,7 @@ class Layout:
     namespaces: bool = True
     proxied: bool = False
     disk_mb: int = 0
-    """Size of each broker's in-memory disk. 0: a folder on the machine's disk."""
+    """Size of each broker's in-memory disk; 0 for a folder on the computer's disk."""
     settings: tuple[tuple[str, str], ...] = ()
 
 
@@ -78,7 +78,7 @@ class Process:
 
 
 class World:
-    """`await open()`, `await close()`. No process outlives `close`, or the death of this process."""
+    """Use `await open()` and `await close()`. No process outlives `close` or the death of this process."""
 
     def __init__(self, layout: Layout, folder: Path, seed: int, services: Path | None = None) -> None:
         """`services`: the folder of the package hapax to test, if it is not this one's."""
@@ -90,12 +90,12 @@ class World:
         self._own_faults: dict[tuple[str, int, str], float] = {}
         self.processes: dict[str, Process] = {}
         self.clients: dict[str, str] = {}
-        """Running client processes -> the same name."""
+        """Names of running client processes, each mapped to itself."""
         self.view: ClusterView
         self.control: Control | None = None
         self.bridge: Bridge | None = None
         self.ended: list[str] = []
-        """The processes that ended by themselves since the last `heal`."""
+        """The processes that have ended by themselves since the last `heal`."""
         self.rules = Rules(folder / "fault-rules")
         self._store: EtcdStore | None = None
         self._client_namespace = ""
@@ -268,7 +268,7 @@ class World:
             self.processes[name].frozen = False
 
     async def stop(self, name: str, timeout: float = 20.0) -> None:
-        """SIGTERM, and SIGKILL if that takes too long."""
+        """Sends SIGTERM, and SIGKILL after the timeout."""
         self.nursery.signal(name, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             await until(lambda: not self.runs(name), timeout)
@@ -277,7 +277,7 @@ class World:
     # --- rest
 
     async def heal(self) -> None:
-        """Ends all faults: removes every rule, resumes everything frozen, and starts everything dead."""
+        """Ends all faults: removes every rule, resumes every frozen process, and starts every dead one."""
         self.ended.clear()
         self.rules.clear()
         if self.bridge is not None:
@@ -292,8 +292,8 @@ class World:
                 self.start(process.name)
 
     async def at_rest(self, timeout: float = READY_S) -> None:
-        """Returns when everything serves and every replica is in sync. Raises NotAtRest."""
-        missing = "nothing was looked at"
+        """Returns when all parts serve and every replica is in sync. Raises NotAtRest."""
+        missing = "nothing was checked"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while missing := await self._missing():  # noqa: ASYNC110 (other processes; nothing here to wait for)
@@ -302,8 +302,8 @@ class World:
             raise NotAtRest(missing)
 
     def supervise(self) -> str:
-        """Restarts a process that ended by itself (as a node that lost its registration does) a few times. After that
-        it stays dead."""
+        """Restarts a process that ended by itself, as a node does that lost its registration. After a few restarts it
+        stays dead."""
         for process in self.processes.values():
             if not self.runs(process.name):
                 ended = f"{process.name} ended ({self.nursery.exit_code(process.name)})"
@@ -369,7 +369,7 @@ async def until(condition: Callable[[], bool], timeout: float) -> None:
 
 
 async def scraped(address: tuple[str, int], timeout: float) -> list[str]:
-    """Lines of a process's metrics. Empty if they cannot be read now."""
+    """The lines of a process's metrics. Empty if they cannot be read now."""
     try:
         async with asyncio.timeout(timeout):
             reader, writer = await asyncio.open_connection(*address)
@@ -383,7 +383,7 @@ async def scraped(address: tuple[str, int], timeout: float) -> list[str]:
 
 
 async def measured(address: tuple[str, int], metric: str, timeout: float = 1.0) -> float:
-    """A metric without labels. 1 if it cannot be read now."""
+    """The value of a metric without labels. 1 if it cannot be read now."""
     lines = await scraped(address, timeout)
     return next((float(line.split()[-1]) for line in lines if line.startswith(metric + " ")), 1.0)
 

@@ -1,4 +1,4 @@
-"""A partition's leader: the real `Replica` and `ProduceService` over a log in memory, and how they ask coordinators."""
+"""A partition's leader: the real `Replica` and `ProduceService` over a log in memory, and what it asks coordinators."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SETTINGS: Final = Settings()
 
 
 def partition_of(name: str) -> str:
-    """The partition of a leader or a copy: "p0" and "p0.2" belong to "p0"."""
+    """The partition to which a leader or a copy belongs: "p0" and "p0.2" belong to "p0"."""
     return name.partition(".")[0]
 
 
@@ -56,10 +56,10 @@ class Log:
         self.end_offset = last_offset + 1
 
     def note_aborted(self, aborted: object) -> None:
-        """Not needed, because recovery replays the whole log and finds them again."""
+        """Does nothing: recovery replays the whole log and finds aborted transactions again."""
 
     def write_leader_epochs(self, entries: object) -> None:
-        """Not needed either."""
+        """Does nothing, for the same reason."""
 
 
 class Clock:
@@ -71,14 +71,14 @@ class Clock:
 
 
 class Port:
-    """Requests of `ReplicaContext` to the rest of the process. They are kept until the event is over."""
+    """Requests of `ReplicaContext` to the rest of the process. They are carried out when the event is over."""
 
     def __init__(self) -> None:
         self.asked: list[Question] = []
         self.reconsider = False
 
     def request(self, replica: Replica) -> None:
-        """Requests a sync of its log, which is done at the end of the event."""
+        """Requests a sync of the log, which is carried out at the end of the event."""
 
 
 class Connection(NamedTuple):
@@ -86,7 +86,7 @@ class Connection(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What a handler is told about a request's connection."""
+    """What a handler knows of a request's connection."""
 
     api_version: int
     connection: Connection
@@ -148,8 +148,8 @@ class Broker(Component):
     def __init__(
         self, name: str, coordinator: str = "c1", *, clients: tuple[str, ...] = (), alike: bool = False
     ) -> None:
-        """`clients`: the broker may die, and these have connections to it. `alike`: it is interchangeable with another
-        one."""
+        """`clients`: the clients with a connection to the broker, which may die; empty if it may not. `alike`: whether
+        the broker is interchangeable with another one."""
         self.name = name
         self.partition = partition_of(name)
         self.alike = alike
@@ -159,14 +159,14 @@ class Broker(Component):
         """The shard's owner, as far as this node knows."""
         self.process = 1
         self.waiting: tuple[Question, ...] = ()
-        """Questions that are repeated as soon as it knows another owner."""
+        """Questions that are repeated as soon as this node knows another owner."""
         self.replica: Replica
         self._start(Log(), 1)
 
     @property
     def _suffix(self) -> str:
-        """The suffix of values' names here, which is not written: interchangeable partitions have the same bytes in
-        their logs."""
+        """The suffix of values' names here. It is not written, so that interchangeable partitions have the same bytes
+        in their logs."""
         return "@" + self.partition
 
     def _start(self, log: Log, leader_epoch: int) -> None:
@@ -264,7 +264,7 @@ class Broker(Component):
         self._mark(marker, coordinator, (coordinator_epoch, transactional_id, serial, producer_id, self.partition))
 
     def _on_describe(self, coordinator: str, epoch: int, ticket: int, producer_ids: tuple[int, ...]) -> None:
-        """As `BrokerRpc.describe_producers` with `seal`."""
+        """Corresponds to `BrokerRpc.describe_producers` with `seal`."""
         held = []
         for producer_id in producer_ids:
             self.replica.parked.seal(producer_id)
@@ -284,7 +284,7 @@ class Broker(Component):
         return [Choice("crash", "broker crash")] if self.clients else []
 
     def act(self, choice: str) -> list[Effect]:
-        """Its process dies and restarts. Synced data is still there."""
+        """The broker's process dies and restarts. Synced data remain."""
         self.waiting = ()
         self.process += 1
         self._start(Log(self.replica.log.batches), self.replica.leader_epoch + 1)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The state of a component as a hashable value. Equal values are one state, whatever objects they consist of."""
+"""The state of a component as a hashable value. Equal values are one state, whichever objects they consist of."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ATOMS: Final = (int, str, bytes, bool, float, type(None), Enum, types.FunctionT
 _LEFT_OUT: Final[dict[type, frozenset[str]]] = {
     ProducerTable: frozenset({"_at", "_hand"}),
 }
-"""Attributes on which no later step depends: the place of the last look-up, and the position of the sweep."""
+"""Attributes on which no later step depends: the position of the last look-up, and that of the sweep."""
 
 _OPAQUE: Final = (Settings, LogMaintenance, RecordCounter)
-"""Constant, or irrelevant to the exploration."""
+"""Types that are constant or irrelevant to the exploration."""
 
 
 
@@ -31,7 +31,7 @@ def freeze(value: Any) -> Hashable:
 
 
 def _freeze(value: Any, above: dict[int, int]) -> Hashable:
-    """`above`: the objects through which this one was reached, so that cycles end."""
+    """`above`: the objects through which this one was reached, which makes cycles end."""
     kind = type(value)
     if isinstance(value, _ATOMS):
         return value
@@ -74,7 +74,7 @@ _slots: dict[type, tuple[str, ...]] = {}
 
 
 def _attributes(kind: type) -> tuple[str, ...]:
-    """All slots, including those of the bases."""
+    """All slots of a class and its bases."""
     found = _slots.get(kind)
     if found is None:
         found = _slots[kind] = tuple(

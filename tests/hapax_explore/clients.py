@@ -1,7 +1,7 @@
-"""Producers: the real `ClientProducer` with an application's plan, and one that numbers its batches as librdkafka does.
+"""Producers: the real `ClientProducer` with an application's plan, and a model that numbers batches as librdkafka does.
 
-A plan is a sequence of transactions. The invariants compare the cluster with what the application knows of each
-transaction at the end.
+A plan is a sequence of transactions. The invariants compare the state of the cluster with the outcomes that the
+application got.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hapax_explore.component import Choice, Close, Component, Drop, Effect, Send
 NOW = Millis(0)
 _DEADLINE = Millis(1 << 40)
 _TAKEN_OVER = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
-"""Another producer has the id, or the transaction exceeded its limit."""
+"""Another producer has taken over the id, or the transaction exceeded its limit."""
 UNKNOWN, COMMITTED, ABORTED = "unknown", "committed", "aborted"
 
 
@@ -39,20 +39,20 @@ class Planned(NamedTuple):
     ends: str = "commit"
     """One of "commit", "abort" and "either"."""
     offset: int = -1
-    """The group's position that the transaction commits; -1: none."""
+    """The group's position that the transaction commits; -1 for none."""
 
 
 class Outcome(NamedTuple):
-    """What the application knows of a transaction that it has begun."""
+    """What the application knows of a transaction that it began."""
 
     records: tuple[tuple[str, str], ...]
     end: str
-    """Committed, aborted, or unknown: the producer ended before it got an answer."""
+    """Committed, aborted, or unknown if the producer ended before it got an answer."""
     offset: int = -1
 
 
 class Connected(Component):
-    """What both producers do with connections: one to each partition's leader, and one to the coordinator."""
+    """The connections of both kinds of producers: one to each partition's leader, and one to the coordinator."""
 
     def __init__(self, name: str, transactional_id: str, coordinator: str) -> None:
         self.name = name
@@ -62,16 +62,16 @@ class Connected(Component):
         self.connections: dict[str, int] = {}
         self.last_connections: dict[str, int] = {}
         self.numbered_per_node = False
-        """Connections are numbered for each node. False: over all nodes."""
+        """Whether connections are numbered for each node, not over all nodes."""
         self.former = ""
         """The previous coordinator, which a node that is cut off may still name."""
         self.leaders: dict[str, tuple[int, str]] = {}
-        """For partitions with several copies: (epoch, copy)."""
+        """For partitions with several copies: partition -> (epoch, copy)."""
         self.asked: tuple[Any, ...] = ()
-        """The call to the coordinator that is not answered yet."""
+        """The call to the coordinator that has no answer yet."""
         self.asked_at = ""
         self.stuck = False
-        """The node has answered that it is not the coordinator, and no other one is known yet."""
+        """Whether the node has answered that it is not the coordinator, and no other coordinator is known yet."""
         self.out: list[Effect] = []
 
     def _connection(self, to: str) -> int:
@@ -114,14 +114,14 @@ class Connected(Component):
             self._ask(*self.asked)
 
     def _do_mislead(self, rest: str) -> None:
-        """Asks a node that is cut off from the store for its coordinator."""
+        """Asks a node that is cut off from the store where the coordinator is."""
         if self.former.startswith("g"):
             self.former, self.group = self.group, self.former
         else:
             self.former, self.coordinator = self.coordinator, self.former
 
     def _again(self, former: str) -> None:
-        """Repeats the call at the coordinator that is known by now, or once there is one."""
+        """Repeats the call at the present coordinator, or as soon as one is known."""
         if self.former and former in (self.coordinator, self.group):
             self._do_mislead("")
         if self.asked and former != self._owner_for(self.asked[0]):
@@ -174,12 +174,12 @@ class Connected(Component):
         self.out.append(Drop(f"{self.name}>{source}#{connection}"))
 
     def _on_closed(self, source: str, connection: int) -> None:
-        """The node has dropped the connection."""
+        """The node has closed the connection."""
         if self._current(source, connection):
             self._lost(source)
 
     def _lost(self, source: str) -> None:
-        """A connection is gone, and with it the answers to the requests on it."""
+        """A connection is lost, and so are the answers to the requests on it."""
         self._close(source)
         if source == self.asked_at:
             if self.asked:
@@ -192,7 +192,7 @@ class Connected(Component):
 
 
 class NativeProducer(Connected):
-    """This project's client: its machine decides, and this class carries the decisions out, as `hapax.client` does."""
+    """This project's client: its machine decides, and this class carries its decisions out, like `hapax.client`."""
 
     def __init__(
         self, name: str, plan: tuple[Planned, ...], *, version: int, transactional_id: str = "tx",
@@ -210,18 +210,18 @@ class NativeProducer(Connected):
         self.may_die = may_die
         self.dead = False
         self.flying: dict[str, tuple[Batch, tuple[int, str]]] = {}
-        """By value: the batch, and the leader to which it was sent."""
+        """Value -> (its batch, the leader to which it was sent)."""
         self.homeless: dict[str, tuple[Batch, tuple[int, str]]] = {}
-        """Batches that a node refused because it does not lead. They wait until another leader is known."""
+        """Batches refused by a node that does not lead. They wait until another leader is known."""
         self.acknowledged: tuple[str, ...] = ()
         self.outcomes: tuple[Outcome, ...] = ()
         self.offsets_sent = True
         self.failed_by = 0
-        """The code of the error after which it failed for good."""
+        """The code of the error after which the producer failed finally."""
         self.reads = reads
         """How many more times the application reads the group's position between transactions."""
         self.positions: tuple[tuple[int, int], ...] = ()
-        """What it read: (number of transactions begun before, position)."""
+        """What it read: (number of transactions that had begun, position)."""
 
     # --- the application ----------------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class NativeProducer(Connected):
         self.outcomes = (*self.outcomes, Outcome(planned.records, UNKNOWN, planned.offset))
 
     def _do_offsets(self, rest: str) -> None:
-        """Version 1 registers the group first. The offsets follow after the answer."""
+        """Version 1 registers the group first, and sends the offsets after the answer."""
         self.machine.offsets_sent()
         if self.version < 2:
             self._ask("add", *self.machine.identity, ("offsets",))
@@ -294,7 +294,7 @@ class NativeProducer(Connected):
         self._lost(source)
 
     def _do_expire(self, rest: str) -> None:
-        """delivery.timeout.ms has passed for everything that is not delivered."""
+        """delivery.timeout.ms has passed for all batches that are not delivered."""
         self.machine.expire(Millis(_DEADLINE + 1))
 
     def _do_die(self, rest: str) -> None:
@@ -391,8 +391,8 @@ class NativeProducer(Connected):
             self.outcomes = (*before, last._replace(end=COMMITTED if effect.committed else ABORTED))
 
     def view(self) -> tuple[Any, ...]:
-        """(outcomes, whether it still waits for something, positions that it has read, whether it has failed for good
-        although no other producer has fenced it)."""
+        """(outcomes, whether it still waits for something, positions that it has read, whether it has failed finally
+        without being fenced by another producer)."""
         waits = not self.dead and (bool(self.asked) or self.machine.state not in (State.READY, State.FATAL_ERROR))
         broken = self.machine.state is State.FATAL_ERROR and self.failed_by not in _TAKEN_OVER
         return self.outcomes, waits, self.positions, broken
@@ -405,9 +405,9 @@ def _identity(producer_id: int, epoch: int) -> Any:
 
 
 class OldProducer(Connected):
-    """A version-1 client that numbers its batches as librdkafka does. Records that an abort gives up leave no trace in
+    """A version-1 client that numbers its batches as librdkafka does. Records that an abort discards leave no trace in
     its sequences: the next transaction's batches have the same numbers, under the same epoch. Batches on a connection
-    that it gave up may arrive at any later time.
+    that it abandoned may arrive at any later time.
     """
 
     def __init__(
@@ -463,7 +463,7 @@ class OldProducer(Connected):
         self._ask("end", *self.identity, True, 1)
 
     def _do_abort(self, rest: str) -> None:
-        """Purges waiting batches, and also those that were sent and not answered."""
+        """Discards the waiting batches, and those that were sent and have no answer."""
         if self.asked:
             return
         self.state, self.committing = "ending", False
@@ -477,7 +477,7 @@ class OldProducer(Connected):
 
     def _do_giveup(self, partition: str) -> None:
         """message.timeout.ms has passed: the connection is closed, the batches have failed, and the application
-        aborts."""
+        aborts the transaction."""
         self._close(partition)
         self.flying, self.unsent = (), ()
         self.state = "failed"

@@ -1,4 +1,4 @@
-"""A component of an explored composition, and what it can ask of the network between the components."""
+"""A component of an explored composition, and its effects on the network between the components."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any, NamedTuple
 
 
 class Choice(NamedTuple):
-    """An action that a component may take by itself."""
+    """An action that a component may take without a message."""
 
     name: str
     cost: str = ""
-    """The budget that it uses up. Empty: it may happen at any time."""
+    """The budget that it uses up. If empty, it may happen at any time."""
     late: bool = False
-    """It also happens, without using a budget, once nothing else can happen: a timer, or a failure that is noticed in
-    the end."""
+    """Whether it also happens, without using a budget, once nothing else can happen. Such an action is a timer, or a
+    failure that is noticed in the end."""
 
 
 class Send(NamedTuple):
-    """A message. Messages in one channel keep their order. Without a channel they arrive in any order."""
+    """A message. Messages in one channel keep their order. Messages without a channel arrive in any order."""
 
     to: str
     body: tuple[Any, ...]
@@ -25,20 +25,20 @@ class Send(NamedTuple):
 
 
 class Close(NamedTuple):
-    """The sender gives up a connection: its messages may still arrive or not, and answers no longer arrive."""
+    """The sender abandons a connection: its messages may or may not arrive, and answers no longer arrive."""
 
     requests: str
     answers: str
 
 
 class Drop(NamedTuple):
-    """Messages on a connection that was given up no longer arrive."""
+    """Messages on an abandoned connection no longer arrive."""
 
     requests: str
 
 
 class Tell(NamedTuple):
-    """Known at once, in the same step: that a process has died, and its connections with it."""
+    """A message that arrives in the same step, such as the news that a process and its connections are lost."""
 
     to: str
     body: tuple[Any, ...]
@@ -48,7 +48,7 @@ Effect = Send | Close | Drop | Tell
 
 
 class Component:
-    """One party: real machines, and the code that its service has around them. `receive` and `act` change it.
+    """One party: real machines, and the code that its service has around them. `receive` and `act` change its state.
 
     A component is copied by pickle and compared by its canonical value, so it holds no functions, no clocks and no
     objects that it shares with another component.
@@ -57,7 +57,7 @@ class Component:
     name: str
 
     def receive(self, body: tuple[Any, ...]) -> list[Effect]:
-        """A message has arrived."""
+        """Processes a message that has arrived."""
         raise NotImplementedError
 
     def choices(self) -> list[Choice]:
@@ -67,9 +67,9 @@ class Component:
         raise NotImplementedError
 
     def ignores(self, body: tuple[Any, ...]) -> bool:
-        """Whether this message would change nothing, now and at any later time, so that it need not be sent at all."""
+        """Whether this message would never change anything, so that it need not be sent."""
         return False
 
     def view(self) -> Any:
-        """What the invariants examine. Hashable."""
+        """What the invariants examine, as a hashable value."""
         return None

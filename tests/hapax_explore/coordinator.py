@@ -1,5 +1,4 @@
-"""An owner of a transaction shard: the real `TransactionShard`, and what `coordinator/transactions.py` adds to it.
-"""
+"""An owner of a transaction shard: the real `TransactionShard`, and a model of `coordinator/transactions.py`."""
 
 from __future__ import annotations
 
@@ -90,7 +89,7 @@ class Coordinator(Owner):
         self.ids = Ids(first_id)
         self.group_owner = group_owner
         self.leaders: dict[str, tuple[int, str]] = {}
-        """For partitions with several copies: (epoch, copy)."""
+        """For partitions with several copies: partition -> (epoch, copy)."""
         self.held: list[Call] = []
         self.tickets = 0
         self._begin_load()
@@ -102,9 +101,9 @@ class Coordinator(Owner):
         self.timers: dict[str, int] = {}
         self.postponed: list[str] = []
         self.marking: dict[str, tuple[SendMarkers, tuple[tuple[int, str], ...]]] = {}
-        """For each transaction: its markers, and those in flight."""
+        """Transaction -> (its markers, those in flight)."""
         self.checking: dict[int, tuple[Call, tuple[WinnerCheck, ...], tuple[WinnerCheck, ...]]] = {}
-        """Commits that ask what their winners have written: the open questions, and the missing records."""
+        """Commits that ask what their winners have written -> (the open questions, the missing records)."""
 
     def _load(self, record: Any, offset: int) -> None:
         self.machine.load(record)
@@ -343,7 +342,7 @@ class Coordinator(Owner):
         if progress.retry is not None:
             self._send_markers(progress.retry, again=True)
 
-    # --- what happens by itself ---------------------------------------------------------------------------------------
+    # --- timers and faults --------------------------------------------------------------------------------------------
 
     def choices(self) -> list[Choice]:
         found = super().choices()
@@ -358,7 +357,7 @@ class Coordinator(Owner):
         self._fire(txid, self.timers.pop(txid))
 
     def _do_early_timer(self, txid: str) -> None:
-        """A coarse clock: the loop's timer fires a millisecond early."""
+        """A coarse clock: the event loop's timer fires a millisecond early."""
         self._fire(txid, self.timers.pop(txid) - 1)
 
     def _fire(self, txid: str, at: int) -> None:
@@ -396,7 +395,7 @@ class Coordinator(Owner):
 
 
 class ShardLog(Component):
-    """The leader of a shard's internal partition: real fencing by epochs, with records as values."""
+    """The leader of a shard's internal partition: real fencing by epochs, over a log whose records are values."""
 
     def __init__(self, name: str, epoch: int = 16, *, compacts: bool = False) -> None:
         self.name = name
@@ -425,14 +424,14 @@ class ShardLog(Component):
         return [Choice("compact", "compact")] if self.compacts and self.records else []
 
     def act(self, choice: str) -> list[Sent]:
-        """Keeps the last record of each key so far, in its place."""
+        """Compacts the log: keeps the last record of each key, in its place."""
         last = {key: record for record in self.records for key, _ in encode_record(record)}
         self.records = tuple(record for record in self.records if any(record is each for each in last.values()))
         return []
 
     def _append_records(self, records: tuple[Any, ...], epoch: int) -> bool:
-        """False: the log had it before. Raises Refusal. Without records, this asks whether the shard still belongs to
-        the owner."""
+        """Returns False if the log already had the records. Raises Refusal. Without records, this asks whether the
+        shard still belongs to the owner."""
         partition = self.log.partition
         if not records:
             partition.decide_control(ShardFence(epoch, 0), epoch)

@@ -1,4 +1,4 @@
-"""An owner of a group shard: the real `GroupShard`, and what `coordinator/groups.py` adds to it."""
+"""An owner of a group shard: the real `GroupShard`, and a model of `coordinator/groups.py`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOW: Final = TimestampMs(0)
 
 
 class GroupOwner(Owner):
-    """`process` numbers its questions to the coordinator, as its calls do."""
+    """`process` numbers the owner's questions to the coordinator, as it numbers those of calls."""
 
     def __init__(
         self, name: str, log: str, told: tuple[str, ...], *, serves: bool = True, successor: str = "",
@@ -34,17 +34,17 @@ class GroupOwner(Owner):
         self.machine = GroupShard()
         self.connections = ConnectionFencing()
         self.marking: dict[int, tuple[Call, ...]] = {}
-        """Producers whose marker is being appended, with the calls that wait for it."""
+        """Producers whose marker is being appended -> the calls that wait for it."""
         self.verifying: dict[int, Call] = {}
-        """Calls that wait for the coordinator, by the question's ticket."""
+        """Ticket of a question to the coordinator -> the call that waits for its answer."""
         self.tickets = 0
         self.unasked: tuple[int, ...] = ()
 
     # --- log ----------------------------------------------------------------------------------------------------------
 
     def _groups(self, queue: list[Unit]) -> bool:
-        """The real log has batches of one producer each, and separate batches for markers. Here each unit is one
-        batch."""
+        """Returns False: the real log has batches of one producer each, and separate batches for markers, so here each
+        unit is one batch."""
         return False
 
     def _load(self, record: Any, offset: int) -> None:
@@ -186,7 +186,8 @@ class GroupOwner(Owner):
             self.queue.append(Unit((marker,), call))
 
     def _read(self, call: Call) -> None:
-        """As `OffsetsShard.offset_fetch`: the offset is read once it is certain that no other owner has taken over."""
+        """Corresponds to `OffsetsShard.offset_fetch`: reads the offset once it is certain that no other owner has taken
+        over."""
         self.confirming.append((call, ErrorCode.NONE))
 
     def _refuse(self, call: Call, code: ErrorCode) -> None:

@@ -1,6 +1,6 @@
-"""An internal partition with two replicas: real machines decide fencing, replication and whether a leader still leads.
+"""An internal partition with two replicas. Real machines decide fencing, replication and whether a leader still leads.
 
-There is no store: an election is a choice of the follower, and the former leader does not learn of it. It is cut off
+There is no store: the follower may be elected at any time, and the former leader does not learn of it. It is cut off
 from the store, and continues.
 """
 
@@ -22,14 +22,14 @@ _LEADER, _FOLLOWER = NodeId(1), NodeId(2)
 
 
 class Batch(NamedTuple):
-    """As stored in the log."""
+    """A batch as stored in the log."""
 
     entry: Entry
     records: tuple[Any, ...] = ()
 
 
 class Pull(NamedTuple):
-    """A follower's Fetch that waits for something to answer."""
+    """A follower's Fetch that waits until there is something to answer."""
 
     number: int
     end: int
@@ -37,7 +37,7 @@ class Pull(NamedTuple):
 
 
 class LogReplica(Component):
-    """`peer`: the other replica. `successor`: the coordinator that takes the shard over once this replica is
+    """`peer`: the other replica. `successor`: the coordinator that takes the shard over after this replica is
     elected."""
 
     def __init__(self, name: str, peer: str, *, leads: bool, shard_epoch: int, successor: str = "") -> None:
@@ -65,7 +65,7 @@ class LogReplica(Component):
 
     @property
     def fetch(self) -> Send:
-        """The follower's first Fetch."""
+        """Returns the follower's first Fetch."""
         return Send(self.peer, ("fetch", 1, -1, self.machine.log_end_offset), f"{self.name}>{self.peer}")
 
     @property
@@ -121,7 +121,7 @@ class LogReplica(Component):
         return out
 
     def _on_fetch(self, number: int, answered: int, end: int) -> None:
-        """As in `broker.followers`."""
+        """Corresponds to `broker.followers`."""
         assert self.replication is not None
         self.conversation.asked(number, answered)
         if self.gates:
@@ -157,7 +157,7 @@ class LogReplica(Component):
         self.out.append(Send(self.peer, ("fetch", number + 1, number, end), f"{self.name}>{self.peer}"))
 
     def _on_append(self, owner: str, epoch: int, records: tuple[Any, ...]) -> None:
-        """Without records, it asks whether the shard still belongs to the owner."""
+        """Without records, this asks whether the shard still belongs to the owner."""
         machine = self.machine
         answer = Send(owner, ("appended", epoch, 0, len(self.records)))
         if self.replication is None:
@@ -191,7 +191,7 @@ class LogReplica(Component):
         self.waiting = (*self.waiting, (self.machine.log_end_offset, answer))
         self._written()
 
-    # --- what happens by itself ---------------------------------------------------------------------------------------
+    # --- timers and faults --------------------------------------------------------------------------------------------
 
     def choices(self) -> list[Choice]:
         found = []

@@ -1,5 +1,5 @@
-"""An owner of a coordinator's shard of either kind: what `coordinator/shard.py` and `coordinator/log_writer.py` do,
-without their futures. A call that waits for the log is a value here."""
+"""An owner of a coordinator's shard, of either kind. It does the work of `coordinator/shard.py` and
+`coordinator/log_writer.py` without their futures: a call that waits for the log is a value here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hapax_explore.component import Choice, Component, Effect, Send
 
 
 class Call(NamedTuple):
-    """A client's call or another service's. `answer_to` and `channel`: where its answer is sent."""
+    """A client's call or another service's. `answer_to` and `channel` say where its answer is sent."""
 
     kind: str
     transactional_id: str
@@ -21,7 +21,7 @@ class Call(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """Records that are stored together, and what follows after that."""
+    """Records that are stored together, and what follows once they are stored."""
 
     records: tuple[Any, ...]
     call: Call | None
@@ -29,11 +29,11 @@ class Unit(NamedTuple):
 
 
 class Owner(Component):
-    """`serves`: it owns the shard from the start. Another owner may take over."""
+    """`serves`: whether it owns the shard from the start. Another owner may take over."""
 
     def __init__(self, name: str, log: str, told: tuple[str, ...], *, serves: bool, successor: str) -> None:
-        """`log`: the component that keeps its records. Empty: they are stored at once. `told`: the components that
-        learn of its take-over. `successor`: this owner may die, and then the successor takes over."""
+        """`log`: the component that keeps its records; if empty, they are stored at once. `told`: the components that
+        learn of its take-over. `successor`: the owner that takes over if this one dies, which it then may."""
         self.name = name
         self.log = log
         self.told = told
@@ -43,27 +43,27 @@ class Owner(Component):
         self.serving = serves
         self.taking_over = False
         self.gone = False
-        """It was fenced or released."""
+        """Whether it was fenced or released."""
         self.is_assigned = False
-        """The controller has given it the shard."""
+        """Whether the controller has given it the shard."""
         self.queue: list[Unit] = []
         self.sent: list[Unit] = []
         self.confirming: list[tuple[Call, Any]] = []
-        """Answers on which others decide. They are sent once it is certain that no other owner has taken over since."""
+        """Answers on which others decide. They are sent once it is certain that no other owner has taken over."""
         self.confirms_sent: list[tuple[Call, Any]] = []
         self.stored_records = 0
         self.later: list[Call] = []
-        """Calls that came, or were interrupted, while it loads again. Their callers repeat them until it serves."""
+        """Calls that arrived or were interrupted while it loads again. Their callers repeat them until it serves."""
         self.out: list[Effect] = []
 
     @property
     def epoch(self) -> int:
         return self.assigned << 4 | self.incarnation
 
-    # --- for the two kinds --------------------------------------------------------------------------------------------
+    # --- implemented by each kind -------------------------------------------------------------------------------------
 
     def _begin_load(self) -> None:
-        """Makes a new machine."""
+        """Creates a new machine."""
         raise NotImplementedError
 
     def _load(self, record: Any, offset: int) -> None:
@@ -73,11 +73,11 @@ class Owner(Component):
         raise NotImplementedError
 
     def _stored(self, unit: Unit, offset: int) -> None:
-        """The unit is durable. `offset`: of its first record; -1: the log had it before."""
+        """Called when the unit is durable. `offset` is that of its first record; -1 if the log already had it."""
         raise NotImplementedError
 
     def _waiting(self) -> list[Call]:
-        """Calls that wait for something other than the log. Forgets them."""
+        """Returns and forgets the calls that wait for something other than the log."""
         raise NotImplementedError
 
     def _answer(self, call: Call, reply: Any) -> None:
@@ -87,7 +87,7 @@ class Owner(Component):
         raise NotImplementedError
 
     def _again(self, call: Call) -> None:
-        """Its caller repeats it."""
+        """Lets the call's sender repeat it."""
         raise NotImplementedError
 
     # --- messages -----------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class Owner(Component):
     # --- log ----------------------------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Keeps one request in flight. Records that come meanwhile go with the next one."""
+        """Keeps one request in flight. Records that arrive meanwhile go into the next one."""
         while self.serving and not self.sent and not self.confirms_sent and (self.queue or self.confirming):
             self.sent = self.queue[:1] if not self._groups(self.queue) else self.queue
             self.queue = self.queue[len(self.sent) :]
@@ -161,11 +161,11 @@ class Owner(Component):
                 self._on_appended(self.epoch, 0, offset)
 
     def _groups(self, queue: list[Unit]) -> bool:
-        """Whether all of them form one batch."""
+        """Whether all of the queue forms one batch."""
         return True
 
     def _released(self) -> None:
-        """The log holds a higher epoch, or the process is gone."""
+        """Called when the log holds a higher epoch, or the process has died."""
         waiting = self._stop()
         self.gone = True
         for call in waiting:
@@ -180,7 +180,7 @@ class Owner(Component):
         self._begin_load()
         return waiting
 
-    # --- what happens by itself ---------------------------------------------------------------------------------------
+    # --- timers and faults --------------------------------------------------------------------------------------------
 
     def choices(self) -> list[Choice]:
         if self.taking_over and self.later:
@@ -208,14 +208,14 @@ class Owner(Component):
         self.out.append(Send(self.successor, ("assigned",)))
 
     def _do_lose_log(self, rest: str) -> None:
-        """The request in flight is not answered: it is unknown what the log holds. Starts again under a higher
-        epoch."""
+        """The request in flight gets no answer, so the content of the log is unknown. The owner starts again under a
+        higher epoch."""
         self.later = self._stop()
         self.incarnation += 1
         self._do_take_over(rest)
 
     def _do_give_up(self, rest: str) -> None:
-        """It does not get to serve: its callers try elsewhere."""
+        """The owner never begins to serve; its callers try elsewhere."""
         later, self.later = self.later, []
         for call in later:
             self._refuse(call, ErrorCode.NOT_COORDINATOR)

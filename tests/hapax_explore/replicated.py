@@ -1,7 +1,8 @@
 """A replica of a data partition, and the store that says which replica leads it.
 
-`broker.replica.Replica` leads or follows, `broker.copying.Copying` appends and cuts, `core.partition.replication`
-counts. A change of the store reaches a replica at any later time. Until then it is cut off, and continues.
+`broker.replica.Replica` leads or follows, `broker.copying.Copying` appends and truncates, and
+`core.partition.replication` counts. A change of the store reaches a replica at any later time. Until then the replica
+is cut off, and continues.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MARKED: Final = WriteResult(0)
 
 
 class Record(NamedTuple):
-    """The store's record of the partition."""
+    """The partition's record in the store."""
 
     leader: str
     epoch: int
@@ -41,11 +42,11 @@ class Copied(NamedTuple):
 
 
 class Pull(NamedTuple):
-    """A follower's Fetch that waits for something to answer."""
+    """A follower's Fetch that waits until there is something to answer."""
 
     offset: int
     high_watermark: int
-    """The one that the follower knows."""
+    """The high watermark that the follower knows."""
 
 
 class MarkerCall:
@@ -73,7 +74,7 @@ class _File:
 
 
 class _Whole:
-    """A whole log as one segment."""
+    """A log that is a single segment."""
 
     base_offset = 0
 
@@ -86,8 +87,8 @@ class _Whole:
 
 
 class CopiedLog(Log):
-    """What `Copying` needs of a `SegmentLog` in addition. There are no snapshots: after a cut, the whole remaining log
-    is replayed."""
+    """The further methods of `SegmentLog` that `Copying` needs. There are no snapshots: after a truncation, the whole
+    remaining log is replayed."""
 
     start_offset = 0
     was_compacted = False
@@ -104,20 +105,20 @@ class CopiedLog(Log):
 
 
 class Copy(Broker):
-    """`copies`: the names of all replicas: "p0", which leads first, "p0.2" and so on. `told`: the components that learn
-    which one leads."""
+    """`copies`: the names of all replicas: "p0", which leads first, then "p0.2" and so on. `told`: the components that
+    learn which one leads."""
 
     def __init__(self, name: str, copies: tuple[str, ...], *, told: tuple[str, ...], lagging: bool = False) -> None:
         self.copies = copies
         self.told = told
         self.lagging = lagging
-        """Its followers may be late."""
+        """Whether followers may fall behind."""
         self.record = Record("", 0, (), 0)
         self.newest_connection = -1
         self.rounds = Rounds()
         self.pulls: dict[str, Pull] = {}
         self.early: dict[str, tuple[Any, ...]] = {}
-        """Fetches under an epoch that this node does not know yet."""
+        """Fetches with an epoch that this node does not know yet."""
         self.gates: tuple[tuple[int, MarkerCall], ...] = ()
         super().__init__(name)
         self._take(Record(copies[0], 1, copies, 1))
@@ -132,7 +133,7 @@ class Copy(Broker):
     # --- which replica leads ------------------------------------------------------------------------------------------
 
     def _on_record(self, leader: str, epoch: int, isr: tuple[str, ...], revision: int) -> None:
-        """As `PartitionSet._apply` and `_lead`."""
+        """Corresponds to `PartitionSet._apply` and `_lead`."""
         before = self.record.epoch
         self._take(Record(leader, epoch, isr, revision))
         if self.replica.serving and epoch > before:
@@ -165,7 +166,7 @@ class Copy(Broker):
         self._reconsider()
 
     def _end(self) -> None:
-        """Ends a leadership, if this node had it."""
+        """Ends this node's leadership, if it leads."""
         self.replica.resign()
         for _, call in self.gates:
             call.settle(0, WriteResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -174,7 +175,7 @@ class Copy(Broker):
         self.waiting = ()
 
     def _reconsider(self, lagging: tuple[NodeId, ...] = ()) -> None:
-        """As `InSync`, which has one write in flight."""
+        """Corresponds to `InSync`, which has one write in flight."""
         replica = self.replica
         replication = replica.replication
         if replication is None or replication.pending is not None:
@@ -203,7 +204,7 @@ class Copy(Broker):
         self, follower: str, epoch: int, offset: int, last_epoch: int, synced_end: int,
         high_watermark: int, heard: int,
     ) -> None:
-        """As `followers.Pull`. `heard`: the newest round that the follower knew when it sent this."""
+        """Corresponds to `followers.Pull`. `heard`: the newest round that the follower knew when it sent this."""
         replica = self.replica
         if epoch > self.record.epoch:
             self.early[follower] = (epoch, offset, last_epoch, synced_end, high_watermark, heard)
@@ -256,8 +257,8 @@ class Copy(Broker):
         super()._on_produce(client, connection, *rest)
 
     def _mark(self, marker: Marker, coordinator: str, body: tuple[Any, ...]) -> None:
-        """As `BrokerCalls.write_markers`: a marker is stored once it is committed. A leader that was replaced cannot
-        answer for markers that it did not append."""
+        """Corresponds to `BrokerCalls.write_markers`: a marker is stored once it is committed. A leader that was
+        replaced cannot answer for markers that it did not append."""
         replica = self.replica
         call = MarkerCall(self.outbox, coordinator, body)
         if not replica.serving:
@@ -312,7 +313,7 @@ class Copy(Broker):
         _run(self._copying().truncate(diverging_epoch, end))
         self.outbox.effects.append(self.fetch(newest_round))
 
-    # --- what happens by itself ---------------------------------------------------------------------------------------
+    # --- timers and faults --------------------------------------------------------------------------------------------
 
     def choices(self) -> list[Choice]:
         found = []
@@ -348,7 +349,7 @@ class Copy(Broker):
         return False
 
     def view(self) -> tuple[Any, ...]:
-        """As a leader's, and (its epoch while it serves, its high watermark as far as it knows)."""
+        """The view of a leader, and (its epoch while it serves, the high watermark that it knows)."""
         machine = self.replica.machine
         committed = tuple(
             entry_of(each).header for each in self.replica.log.batches  # type: ignore[attr-defined]
@@ -358,7 +359,7 @@ class Copy(Broker):
 
 
 def _run(work: Coroutine[Any, Any, Any]) -> None:
-    """Runs a coroutine of which no await has to wait."""
+    """Runs a coroutine in which no await has to wait."""
     try:
         work.send(None)
     except StopIteration:
@@ -367,7 +368,7 @@ def _run(work: Coroutine[Any, Any, Any]) -> None:
 
 
 class Store(Component):
-    """The store, and the controller that elects. It compares the revision of each write, as every write to etcd
+    """The store, and the controller that elects. It compares the revision at each write, as every write to etcd
     does."""
 
     name = "store"

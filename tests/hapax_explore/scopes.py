@@ -1,4 +1,4 @@
-"""The compositions that are explored, and what must hold in each."""
+"""The explored compositions, and the invariants of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hapax_explore.tasks import Tasks
 
 
 def leaders(views: Views) -> dict[str, str]:
-    """Partition -> who leads it; where two of its copies believe that they do, the later one."""
+    """Partition -> its leader. If two copies believe that they lead, the later one."""
     found: dict[str, tuple[int, str]] = {}
     for name, view in views.items():
         if name.startswith("p"):
@@ -32,12 +32,12 @@ def readable(views: Views) -> dict[str, tuple[str, ...]]:
 
 
 def safe(views: Views) -> str | None:
-    """In every state, whichever copy one reads."""
+    """The invariant of every state, for every copy that may be read."""
     copies = [name for name, view in views.items() if name.startswith("p") and len(view) > 3]
     for name, other in combinations(copies, 2):
         one, two = views[name][4], views[other][4]
         if partition_of(name) == partition_of(other) and any(a != b for a, b in zip(one, two, strict=False)):
-            return f"{name} and {other} have both committed, and not the same: {one}, {two}"
+            return f"{name} and {other} have committed different records: {one}, {two}"
     serving = [name for name in copies if views[name][3] >= 0]
     return _safe(views, readable(views)) or next(
         filter(None, (_safe(views, {**readable(views), partition_of(name): views[name][0]}) for name in serving)), None)
@@ -51,28 +51,28 @@ def _safe(views: Views, seen: dict[str, tuple[str, ...]]) -> str | None:
         if name[0] not in "at":
             continue
         order = [value for outcome in view[0] for _, value in outcome.records]
-        for partition, values in seen.items() if name.startswith("a") else ():  # tasks go on beside one another
+        for partition, values in seen.items() if name.startswith("a") else ():  # tasks have no order among them
             own = [order.index(value) for value in values if value in order]
             if own != sorted(own):
                 return f"{partition} shows the records of {name} out of order: {values}"
         for outcome in view[0]:
             shown = [value for partition, value in outcome.records if value in seen[partition]]
             if outcome.end == ABORTED and shown:
-                return f"{name} was told that its transaction was aborted, and {shown} are readable"
+                return f"{name} got the answer that its transaction aborted, but {shown} are readable"
         for begun, position in view[2]:
             known = [outcome.offset for outcome in view[0][:begun] if outcome.end == COMMITTED]
             if position < max(known, default=-1):
-                return f"{name} had committed position {max(known)}, and is told {position}"
+                return f"{name} had committed position {max(known)}, but reads {position}"
     return None
 
 
 def settled(views: Views) -> str | None:
-    """Where nothing is left to do."""
+    """The invariant of states in which no step is left."""
     seen = readable(views)
     serving = [name for name, view in views.items() if name[0] in "cg" and view[0]]
     replaced = {name for name in serving if any(other > name and other[0] == name[0] for other in serving)}
     for name, view in views.items():
-        if name in replaced:  # it is cut off, and does not know it
+        if name in replaced:  # it is cut off and has not noticed
             continue
         if name.startswith("p") and view[1]:
             return f"a transaction stays open in {name}"
@@ -91,24 +91,24 @@ def settled(views: Views) -> str | None:
         if view[1]:
             return f"{name} waits for ever"
         if view[3]:
-            return f"{name} has failed for good, and no other producer has fenced it"
+            return f"{name} has failed finally, but no other producer has fenced it"
         expected = [-1] + [outcome.offset for outcome in view[0] if outcome.end == COMMITTED and outcome.offset >= 0]
         allowed = expected[-1:] + [outcome.offset for outcome in view[0] if outcome.end == UNKNOWN]
         for owner in (each for each in serving if each.startswith("g") and each not in replaced):
             if views[owner][1] not in allowed:
-                return f"the group stands at {views[owner][1]}; {name} knows of {view[0]}"
+                return f"the group's position is {views[owner][1]}; {name} knows of {view[0]}"
         for outcome in view[0]:
             shown = [value for partition, value in outcome.records if value in seen[partition]]
             if outcome.end == COMMITTED and len(shown) < len(outcome.records):
-                return f"{name} was told that its transaction was committed; readable: {shown} of {outcome.records}"
+                return f"{name} got the answer that its transaction committed; readable: {shown} of {outcome.records}"
             if shown and len(shown) < len(outcome.records):
                 return f"a transaction of {name} is readable in part: {shown} of {outcome.records}"
     return None
 
 
 def parked() -> Scope:
-    """A version-1 client that numbers as librdkafka does, gives a write up and goes on with the next transaction, while
-    partitions verify and markers come late."""
+    """A version-1 client that numbers like librdkafka gives a write up and continues with the next transaction, while
+    partitions verify and markers are late."""
     plan = (Planned((("p0", "a"),), "commit"), Planned((("p0", "b"),), "commit"))
     return Scope(
         "parked", parked.__doc__ or "",
@@ -118,8 +118,8 @@ def parked() -> Scope:
 
 
 def owners() -> Scope:
-    """A transaction of version 2, while its shard moves from one coordinator to another, which the first one does not
-    know, and the partition's leader dies."""
+    """A version-2 transaction, while its shard moves from one coordinator to another, which the first one does not
+    notice, and the partition's leader dies."""
     told = ("a1", "p0")
     return Scope(
         "owners", owners.__doc__ or "",
@@ -133,7 +133,7 @@ def owners() -> Scope:
 
 
 def members() -> Scope:
-    """Two members of a multi-writer transaction and its commit, while the shard moves, and its log is compacted."""
+    """Two members of a multi-writer transaction and its commit, while the shard moves and its log is compacted."""
     told = ("t1", "p0")
     return Scope(
         "members", members.__doc__ or "",
@@ -147,13 +147,13 @@ def members() -> Scope:
 
 
 def owners_large() -> Scope:
-    """The same with a budget that makes more than ten million states."""
+    """Like `owners`, with a budget that leads to more than ten million states."""
     more = {"reconnect": 2, "resend": 1, "lost append": 1, "time-out": 1}
     return owners()._replace(name="owners-large", about=owners_large.__doc__ or "", budget={**owners().budget, **more})
 
 
 def zombie() -> Scope:
-    """Two producers of version 2 under one id: the second initialises whenever it likes."""
+    """Two version-2 producers with one id. The second one may initialise at any time."""
     told = ("a1", "a2", "p0")
     return Scope(
         "zombie", zombie.__doc__ or "",
@@ -167,7 +167,7 @@ def zombie() -> Scope:
 
 
 def timers() -> Scope:
-    """A producer of version 1 that dies, timers that come a millisecond early, and batches that follow one another."""
+    """A version-1 producer that dies, timers that fire a millisecond early, and consecutive batches."""
     told = ("a1", "p0")
     return Scope(
         "timers", timers.__doc__ or "",
@@ -180,7 +180,7 @@ def timers() -> Scope:
 
 
 def pipelined() -> Scope:
-    """Seven batches of version 2 to one partition in two transactions, over connections that break."""
+    """Seven version-2 batches to one partition in two transactions, over connections that break."""
     values = tuple(("p0", value) for value in "abcdef")
     return Scope(
         "pipelined", pipelined.__doc__ or "",
@@ -193,8 +193,8 @@ def pipelined() -> Scope:
 
 
 def cut_off() -> Scope:
-    """Transactions of version 1, while a coordinator and its log's leader are cut off from the store and replaced, and
-    the client is sent to the one or the other."""
+    """Version-1 transactions, while a coordinator and the leader of its log are cut off from the store and replaced,
+    and the client is sent to either of them."""
     told = ("a1", "p0")
     plan = (Planned((("p0", "a"),)), Planned((("p0", "b"),)))
     follower = LogReplica("l2", "l1", leads=False, shard_epoch=16, successor="c2")
@@ -211,7 +211,7 @@ def cut_off() -> Scope:
 
 
 def offsets() -> Scope:
-    """Offsets in transactions of version 2, a group shard that moves, markers that come late or twice."""
+    """Offsets in version-2 transactions, with a group shard that moves, and markers that are late or repeated."""
     told = ("a1", "c1")
     plan = (Planned((), "either", offset=1), Planned((), "commit", offset=2))
     return Scope(
@@ -226,7 +226,7 @@ def offsets() -> Scope:
 
 
 def offsets_v1() -> Scope:
-    """Offsets in transactions of version 1, with a client that reconnects and gives up."""
+    """Offsets in version-1 transactions, with a client that reconnects and gives up."""
     plan = (Planned((), "either", offset=1), Planned((), "commit", offset=2))
     return Scope(
         "offsets-v1", offsets_v1.__doc__ or "",
@@ -239,8 +239,8 @@ def offsets_v1() -> Scope:
 
 
 def cut_off_group() -> Scope:
-    """A group's positions, while its shard's owner and its log's leader are cut off from the store and replaced, and
-    the client is sent to the one or the other."""
+    """A group's positions, while the owner of its shard and the leader of its log are cut off from the store and
+    replaced, and the client is sent to either of them."""
     told = ("a1", "c1")
     follower = LogReplica("l2", "l1", leads=False, shard_epoch=16, successor="g2")
     plan = (Planned((), offset=1), Planned((), offset=2))
@@ -257,23 +257,23 @@ def cut_off_group() -> Scope:
 
 
 def elections() -> Scope:
-    """A transaction of version 1 in a partition with two copies. Its leader is replaced, by an election or a move, and
-    hears of it late; what it alone has is cut."""
+    """A version-1 transaction in a partition with two copies. Its leader is replaced by an election or a move, learns
+    it late, and truncates the records that only it has."""
     return _elections(elections, 1, {"election": 1, "reconnect": 1})
 
 
 def elections_in_sync() -> Scope:
-    """The same with version 2, and an in-sync set that shrinks and grows."""
+    """Like `elections`, with version 2, and an in-sync set that shrinks and grows."""
     return _elections(elections_in_sync, 2, {"election": 1, "lag": 1})
 
 
 def elections_twice() -> Scope:
-    """With version 2, and a second election: back to the first leader, say, which has not heard of the other one."""
+    """Version 2, with a second election, for example back to the first leader, which has not noticed the other one."""
     return _elections(elections_twice, 2, {"election": 2})
 
 
 def elections_of_three() -> Scope:
-    """With version 1 and three copies."""
+    """Like `elections`, with three copies."""
     return _elections(elections_of_three, 1, {"election": 1}, ("p0", "p0.2", "p0.3"))
 
 
@@ -293,8 +293,7 @@ def _elections(
 
 
 def two_partitions() -> Scope:
-    """One transaction of version 2 in two partitions, whose leaders die, with markers that are lost; the partitions are
-    alike."""
+    """One version-2 transaction in two interchangeable partitions, whose leaders die, with markers that are lost."""
     records = (("p0", "a@p0"), ("p1", "a@p1"))
     return Scope(
         "two-partitions", two_partitions.__doc__ or "",

@@ -1,11 +1,11 @@
 """Breadth-first search through every interleaving of a composition's steps.
 
-A state of the composition is a row of small numbers: one for the messages in flight, one for the faults that are left,
-and one for each component. The states of a component are stored once, under their canonical value, and the effect of an
-event on each is computed once, because compositions have far more states than their parts. Visited rows are remembered
-by 64 bits of hash in a flat table. At 10^7 states the chance that two rows share a hash is below one in 300,000.
+A state of the composition is a row of small numbers: one for the messages in flight, one for the remaining faults, and
+one for each component. The states of a component are stored once, under their canonical value, and the effect of an
+event on each is computed once, because compositions have far more states than their parts. Of a visited row, a flat
+table holds 64 bits of hash. At 10^7 states the chance that two rows share a hash is below one in 300,000.
 
-Because the search is breadth-first, a counterexample is among the shortest ones.
+Because the search is breadth-first, a counterexample is one of the shortest.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from hapax_explore.symmetry import Mirror
 from scenarios.partition_log import Entry
 
 STALE: Final = "~"
-"""The prefix of the name of a channel that its sender has given up."""
+"""Prefix of the names of channels that their senders have abandoned."""
 _SHIFT: Final = 24
 _MASK64: Final = (1 << 64) - 1
 _CLOSE: Final = -1
 _TELL: Final = -2
 _ACT: Final = 1 << 23
-"""Marks an event that is a choice and not a message."""
+"""Marks an event that is a choice, not a message."""
 _LOST: Final = 1 << 22
 """Marks a message that does not arrive."""
 _MAY_BE_LOST: Final = ("marker", "marked")
-"""Messages between services, which the sender repeats. Messages of clients are lost with their connections."""
+"""Messages between services, which their senders repeat. Messages of clients are lost with their connections."""
 
 Row = tuple[int, ...]
 Views = Mapping[str, Any]
@@ -52,24 +52,24 @@ class Scope(NamedTuple):
     components: Sequence[Component]
     budget: Mapping[str, int]
     safe: Callable[[Views], str | None]
-    """The invariant of every state. Returns what is violated."""
+    """The invariant of every state. Returns the violation, if any."""
     settled: Callable[[Views], str | None]
-    """The invariant of states in which nothing is left to do: every transaction has ended, and as its client was
-    told."""
+    """The invariant of states in which no step is left: every transaction has ended with the outcome that its client
+    got."""
     begin: Sequence[Effect] = ()
     """The messages in flight at the start."""
     warm: Callable[[Views], bool] | None = None
     """The exploration begins at the first state of a fair run in which this holds."""
     alike: tuple[str, str] | None = None
-    """Two components that differ only in their names. States that differ only by exchanging the two are explored
-    once."""
+    """Two components that differ only in their names. Of states that differ only by exchanging the two, one is
+    explored."""
 
 
 class Step(NamedTuple):
     text: str
     row: Row
     fault: bool
-    """It is not part of a fair run: it uses up a budget, or it is a message on a connection that was given up."""
+    """Whether it is not part of a fair run: it uses up a budget, or is a message on an abandoned connection."""
 
 
 @dataclass(slots=True)
@@ -79,15 +79,15 @@ class Result:
     transitions: int = 0
     depth: int = 0
     quiescent: int = 0
-    """States in which nothing was left to do."""
+    """Number of states in which no step was left."""
     seconds: float = 0.0
     complete: bool = False
-    """The whole scope was explored, and not only its first states."""
+    """Whether the whole scope was explored, not only its first states."""
     violation: str = ""
     history: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        how = "all of it" if self.complete else "cut off"
+        how = "explored completely" if self.complete else "explored in part"
         return (
             f"{self.scope}: {self.states:,} states, {self.transitions:,} transitions, depth {self.depth}, "
             f"{self.quiescent:,} quiescent; {how}; {self.seconds:.0f} s"
@@ -103,7 +103,7 @@ class Seen:
         self.count = 0
 
     def add(self, value: int) -> bool:
-        """False: the hash was in the set before."""
+        """Adds a hash. Returns False if it was in the set before."""
         value = value or 1
         table, mask = self._table, self._mask
         at = value & mask
@@ -237,7 +237,7 @@ class Explorer:
         return found
 
     def _spend(self, budget: int, cost: str) -> int:
-        """-1: nothing is left of it."""
+        """The budget after spending one of `cost`; -1 if none is left."""
         found = self._spent.get((budget, cost))
         if found is None:
             value = dict(self._budget_values[budget])
@@ -252,7 +252,7 @@ class Explorer:
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _run(self, slot: int, state: int, event: int) -> tuple[int, int]:
-        """The effect of an event on a component's state: (the state after it, its effects)."""
+        """The effect of an event on a component's state. Returns (the state after it, its effects)."""
         key = state << _SHIFT | event
         found = self._runs[slot].get(key)
         if found is None:
@@ -265,7 +265,7 @@ class Explorer:
         return found
 
     def _deliveries(self, net: int) -> list[tuple[int, int, int, bool]]:
-        """(slot, message, the net without it, whether its sender had given the connection up) of each message that may
+        """(slot, message, the net without it, whether its sender had abandoned the connection) of each message that may
         arrive next."""
         found = self._deliverable[net]
         if found is None:
@@ -283,7 +283,7 @@ class Explorer:
         return found
 
     def _after(self, net: int, effects: int, ids: list[int]) -> int:
-        """The messages in flight after these effects. `ids` changes where a component is told at once."""
+        """The messages in flight after these effects. `ids` changes if a component gets a message at once."""
         value = self._effect_values[effects]
         if not value:
             return net
@@ -329,7 +329,7 @@ class Explorer:
         return found
 
     def _successors(self, row: Row, steps: list[tuple[int, int, Row]]) -> bool:
-        """Adds (slot, event, row after it). Returns whether the state is quiescent: nothing but faults can happen."""
+        """Adds (slot, event, row after it) to `steps`. Returns whether the state is quiescent: only faults are left."""
         net, budget, *ids = row
         quiescent = True
         late: list[tuple[int, int]] = []
@@ -368,8 +368,8 @@ class Explorer:
         return (self._after(net, effects, after), budget, *after)
 
     def hash_of(self, row: Row) -> int:
-        """The hash of the state. With two interchangeable components, the lesser hash of the state and its mirror
-        image."""
+        """The hash of the state. With two interchangeable components, the smaller of the hashes of the state and its
+        mirror image."""
         mirror = self._mirror
         if mirror is None:
             return hash(row) & _MASK64

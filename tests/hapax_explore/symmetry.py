@@ -1,8 +1,8 @@
-"""Two interchangeable partitions: a state and the one with their names exchanged are explored once.
+"""Two interchangeable partitions: of a state and the one with their names exchanged, one is explored.
 
-A state is written down as rows of small numbers under both namings, and the lesser hash stands for both. A row stands
-for its content, so two states that are treated as one are equal up to the names. If a mirror image is not recognised,
-this costs only time.
+A state is written as rows of small numbers under both namings, and the smaller hash stands for both. Two states that
+are treated as one are equal except for the names, because a row represents its content. A mirror image that is not
+recognised only costs time.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Mirror:
         return parts
 
     def _lists_partitions(self, parts: tuple[Any, ...]) -> bool:
-        """Values for each partition, in an order that says only which one came first: a plan's records, a transaction's
-        partitions, the recipients of messages."""
+        """Whether the parts are values for each partition, and their order only says which one came first: a plan's
+        records, a transaction's partitions, the recipients of messages."""
         if all(isinstance(each, str) for each in parts):
             return self._one in parts and self._two in parts
         return all(isinstance(each, tuple) and len(each) in (2, 3) and self._names(each[:2]) for each in parts)
@@ -72,7 +72,7 @@ class Mirror:
         return isinstance(key, tuple) and any(self._names(each) for each in key)
 
     def net(self, value: Net, messages: Sequence[tuple[int, int]]) -> tuple[int, int]:
-        """The numbers of the messages in flight. `messages`: those of each message."""
+        """The numbers of the messages in flight. `messages` has those of each message."""
         plain = tuple(sorted(
             (channel, slot, self._queue(channel, [messages[each][0] for each in queue]))
             for channel, slot, queue in value))

@@ -1,4 +1,4 @@
-"""Several writers of one multi-writer transaction and the driver that decides it: an engine's tasks and its driver."""
+"""Several writers of one multi-writer transaction and the driver that decides it, as in an engine such as Spark."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _TRY_AGAIN: Final = frozenset({
 
 
 class Tasks(Connected):
-    """Each member joins under a commit token and writes a batch. The first member wins. Another one wins if its batch
-    was acknowledged when the commit is sent. Otherwise its records must never be seen."""
+    """Each member joins under a commit token and writes a batch. The first member wins. Another member wins if its
+    batch was acknowledged when the commit is sent. Otherwise its records must never become readable."""
 
     def __init__(
         self, name: str, writes: tuple[tuple[str, str], ...], *, transactional_id: str = "tx", coordinator: str = "c1"
     ) -> None:
-        """`writes`: for each member, (partition, value). The value names the member."""
+        """`writes`: (partition, value) of each member. The value identifies the member."""
         super().__init__(name, transactional_id, coordinator)
         self.writes = writes
         self.joined: dict[str, tuple[int, int]] = {}
@@ -28,7 +28,7 @@ class Tasks(Connected):
         """Member -> "flying", "stored" or "lost"."""
         self.winners: tuple[str, ...] = ()
         self.end = ""
-        """Empty: no commit was sent."""
+        """Empty if no commit was sent."""
 
     # --- the application ----------------------------------------------------------------------------------------------
 
@@ -75,7 +75,7 @@ class Tasks(Connected):
             self.written[value] = "lost" if error else "stored"
 
     def _writes_lost(self, partition: str) -> None:
-        """It is unknown whether their records are stored, so these members do not win."""
+        """It is unknown whether these members' records are stored, so the members do not win."""
         for where, member in self.writes:
             if where == partition and self.written.get(member) == "flying":
                 self.written[member] = "lost"
@@ -94,7 +94,7 @@ class Tasks(Connected):
             self.written[asked[1]] = "lost"
 
     def view(self) -> tuple[Any, ...]:
-        """As a producer's. Records that did not win count as an aborted transaction of their own."""
+        """The view of a producer. Records that did not win count as an aborted transaction."""
         waits = bool(self.asked) or "flying" in self.written.values()
         if not self.end:
             return (Outcome(self.writes, UNKNOWN),), waits, (), False
