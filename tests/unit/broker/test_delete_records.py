@@ -289,6 +289,27 @@ async def test_who_was_away_joins_only_once_it_has_noted_what_is_deleted(make: M
     assert world.replica(1).maintenance.log_start.noted_below == 7
 
 
+async def test_the_next_leader_remembers_what_a_replica_must_have_noted_before_it_joins(make: Make) -> None:
+    world = await make(0, 1, 2)
+    for _ in range(4):
+        await world.produced(0, batch(5))
+    await world.kill(2)
+    await world.until(lambda: world.record.isr == (0, 1))
+    assert await deleting(world, 0, 7) == 7
+    await world.kill(0)
+    world.elect(1, isr=[1])
+    await world.until(lambda: world.leads(1))
+    await world.start(2)
+    world.syncs(2).hold_replacements(LOG_START)
+    await world.until(lambda: world.has(2) and world.replica(2).copying is not None and start(world, 2) == 7)
+    assert (await world.produced(1, batch())).error == 0
+    await world.until(lambda: world.end(2) == 21)
+    assert world.record.isr == (1,)
+    world.syncs(2).release()
+    await world.until(lambda: world.record.isr == (1, 2))
+    assert world.replica(2).maintenance.log_start.noted_below == 7
+
+
 async def test_a_new_replica_begins_at_a_boundary_of_batches(make: Make) -> None:
     world = await make(0, 1)
     for sequence in range(0, 40, 5):
