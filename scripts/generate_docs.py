@@ -14,7 +14,7 @@ from hapax.coordinator import metrics as coordinator
 from hapax.kafka import metrics as node
 from hapax.pid import metrics as pid
 from hapax.runtime import metrics, process_metrics
-from hapax.runtime.settings import settings_page
+from hapax.runtime.settings_page import settings_page
 from hapax.wire import metrics as wire
 from hapax_operator import metrics as operator
 

@@ -18,7 +18,7 @@ RECORDS: dict[etcd.KeyKind, Any] = {
     "deleted": etcd.DeletedTopicRecord, "partition": etcd.PartitionRecord, "txn_shard": etcd.ShardRecord,
     "group_shard": etcd.ShardRecord, "pid_next": etcd.PidCounterRecord, "pid_lease": etcd.PidLeaseRecord,
     "controller": etcd.ControllerRecord, "throttle": etcd.ThrottleRecord,
-    "silent": etcd.SilentRecord, "policy": etcd.PolicyRecord,
+    "silent": etcd.SilentRecord, "policy": etcd.PolicyRecord, "group_config": etcd.GroupConfigRecord,
 }  # fmt: skip
 """By the kind of key. Of `draining` only the key is read."""
 

@@ -336,4 +336,6 @@ def etcd_values() -> Iterator[tuple[str, bytes]]:
         etcd.PolicyRecord("", "team-", None, 0, "2026-01-02T00:00:00Z", "uid-2", "team/all"),
     ):
         yield keys.policy(policy.uid), policy.encode()
+    yield keys.group_config("team/readers"), etcd.GroupConfigRecord({
+        "consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "10000"}).encode()
     yield keys.controller, etcd.ControllerRecord(NodeId(300), "10.0.0.9:9093", RegistrationEpoch(4)).encode()

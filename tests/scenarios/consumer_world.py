@@ -121,7 +121,7 @@ class ConsumerWorld:
         """A coordinator loads this log. Calls that wait get no answer."""
         self.log = log
         self.deadlines = Deadlines()
-        self.group = ConsumerGroup("g", self.limits, self.deadlines)
+        self.group = ConsumerGroup("g", lambda group: self.limits, self.deadlines)
         self.write = None
         self._waiting.clear()
         self.questions.clear()

@@ -55,7 +55,7 @@ class MigrationWorld:
         self.handle(self.shard.memberships.loaded(self.now))
 
     def loaded(self, log: list[tuple[MembershipRecord, ...]]) -> GroupShard:
-        shard = GroupShard(limits=self.limits, topics=self.topics)
+        shard = GroupShard(limits_of=lambda group: self.limits, topics=self.topics)
         for batch in log:
             for record in batch:
                 shard.memberships.replay(record)

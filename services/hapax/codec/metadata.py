@@ -53,13 +53,13 @@ class MetadataFormatError(ValueError):
 
 KeyKind = Literal[
     "cluster", "node", "draining", "silent", "throttle", "topic", "deleted", "partition", "txn_shard", "group_shard",
-    "pid_next", "pid_lease", "policy", "controller", "unknown",
+    "pid_next", "pid_lease", "policy", "group_config", "controller", "unknown",
 ]
 
 
 class ParsedKey(NamedTuple):
-    """What a key names. `name` is a topic or lease name or a policy's uid, `number` a node id, partition index or
-    shard."""
+    """What a key names. `name` is a topic, group or lease name or a policy's uid, `number` a node id, partition index
+    or shard."""
 
     kind: KeyKind
     number: int = -1
@@ -135,6 +135,9 @@ class Keys:
     def policy(self, uid: str) -> str:
         return self.policies + quote(uid, safe="")
 
+    def group_config(self, group: str) -> str:
+        return f"{self.prefix}groups/{quote(group, safe='')}"
+
     def parse(self, key: str) -> ParsedKey:
         """The inverse of all of the above; `unknown` for a key that none of them makes."""
         try:
@@ -173,6 +176,8 @@ class Keys:
                 return ParsedKey("pid_lease", name=_name(name))
             case ["policies", uid]:
                 return ParsedKey("policy", name=_name(uid))
+            case ["groups", group]:
+                return ParsedKey("group_config", name=_name(group))
             case _:
                 return ParsedKey("unknown", name=key)
 
@@ -506,6 +511,21 @@ class PolicyRecord(TransactionPolicy):
             f["transactional_id"], f["prefix"], None if allowed is None else tuple(allowed),
             f.get("max_timeout_ms", 0), f["created"], f["uid"], f.get("owner", ""),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfigRecord:
+    """Exists while a consumer group has configurations of its own, whether the group exists or not."""
+
+    config: Mapping[str, str]
+    """Under Kafka's names, such as `consumer.session.timeout.ms`. Not empty."""
+
+    def encode(self) -> bytes:
+        return _encode({"config": dict(self.config)})
+
+    @classmethod
+    def decode(cls, value: bytes) -> GroupConfigRecord:
+        return cls(dict(_decode("group configuration", value)["config"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from hapax.controller.group_configs import GroupConfigs
 from hapax.controller.reassignments import Reassignments
 from hapax.controller.topics import Topics
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
@@ -19,12 +20,13 @@ PUBLIC: Final = "/hapax.v1.ClusterAdmin/"
 
 class RpcApi:
     def __init__(
-        self, topics: Topics, reassignments: Reassignments, view: ClusterView,
+        self, topics: Topics, group_configs: GroupConfigs, reassignments: Reassignments, view: ClusterView,
         planned_unclean: Callable[[PartitionView], None],
     ) -> None:
         """`planned_unclean` is called for each partition that got, or may have got, a leader that may lack acknowledged
         records."""
         self._topics = topics
+        self._group_configs = group_configs
         self._reassignments = reassignments
         self._view = view
         self._planned_unclean = planned_unclean
@@ -42,6 +44,7 @@ class RpcApi:
             "DeleteTopics": decoding(pb.DeleteTopicsRequest, self._delete_topics),
             "CreatePartitions": decoding(pb.CreatePartitionsRequest, self._create_partitions),
             "AlterTopicConfigs": decoding(pb.AlterTopicConfigsRequest, self._alter_topic_configs),
+            "AlterGroupConfigs": decoding(pb.AlterGroupConfigsRequest, self._alter_group_configs),
             "AlterReassignments": decoding(pb.AlterReassignmentsRequest, self._alter_reassignments),
             "ElectLeaders": decoding(pb.ElectLeadersRequest, self._elect_leaders),
             "SetReplication": decoding(pb.SetReplicationRequest, self._set_replication),
@@ -62,6 +65,10 @@ class RpcApi:
     async def _alter_topic_configs(self, request: pb.AlterTopicConfigsRequest) -> bytes:
         results = await self._topics.alter_configs(request)
         return pb.AlterTopicConfigsResponse(topics=results, revision=self._view.revision).SerializeToString()
+
+    async def _alter_group_configs(self, request: pb.AlterGroupConfigsRequest) -> bytes:
+        results = await self._group_configs.alter(request)
+        return pb.AlterGroupConfigsResponse(groups=results, revision=self._view.revision).SerializeToString()
 
     async def _alter_reassignments(self, request: pb.AlterReassignmentsRequest) -> bytes:
         return (await self._reassignments.alter(request)).SerializeToString()

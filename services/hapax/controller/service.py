@@ -14,6 +14,7 @@ from typing import Final
 
 from hapax.codec.metadata import ControllerRecord, Role, SilentRecord
 from hapax.controller.failover_clock import FailoverClock
+from hapax.controller.group_configs import GroupConfigs
 from hapax.controller.metrics import (
     ACTING,
     CHANGES,
@@ -35,6 +36,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NO_NODE, NodeId, RegistrationEpoch, TopicIdPartition
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import Changes, ClusterView, NodeView, PartitionView
+from hapax.runtime.group_limits import group_bounds, group_limits
 from hapax.runtime.guarded_writes import GuardedWrite, WriteOutcome, write_changes
 from hapax.runtime.ports import (
     Compare,
@@ -92,6 +94,8 @@ class ControllerService:
         self._on_lost = on_lost
         self._node = RpcNode("controller", ports, settings, view, metrics)
         self._topics = Topics(ports.metadata, view, settings, ports.clock, ports.random, self._fence)
+        self._group_configs = GroupConfigs(
+            ports.metadata, view, group_bounds(settings), group_limits(settings), self._fence)
         self._presence = Presence(
             ports.network, view, ports.random, settings, self._revoke, self._concerns, self._judged)
         self._reassignments = Reassignments(ports.metadata, view, ports.clock, self._fence)
@@ -141,7 +145,7 @@ class ControllerService:
         return "" if self.view.controller is not None else "a controller to act"
 
     async def serve(self, identity: str, http_address: str) -> None:
-        api = RpcApi(self._topics, self._reassignments, self.view, self._unclean_elections.planned)
+        api = RpcApi(self._topics, self._group_configs, self._reassignments, self.view, self._unclean_elections.planned)
         await self._node.serve(
             api.handlers(), api.public_handlers(), self.ready, identity, http_address, self._on_lost)
         self.view.on_change(self._changed)

@@ -11,11 +11,13 @@ from hapax.codec.metadata import INTERNAL_TOPICS, DeletedTopicRecord, TopicRecor
 from hapax.controller.fenced import Fence, write_fenced
 from hapax.controller.plan import new_topic, new_topic_id
 from hapax.core.cluster.topics import (
+    changed_list,
     check_assignment,
     check_partition_count,
     check_replication_factor,
     check_topic_config,
     check_topic_name,
+    plain_config,
 )
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, TopicId
@@ -77,17 +79,18 @@ class Topics:
         if spec.name in INTERNAL_TOPICS:  # `plan` creates them, with one partition for each shard
             raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "this name is reserved for an internal topic")
         self._check_collision(spec.name)
-        check_topic_config(spec.config)
+        config = plain_config(spec.config)
+        check_topic_config(config)
         if spec.assignment:
-            return self._assigned(spec)
+            return self._assigned(spec, config)
         check_partition_count(spec.partitions)
         wanted = self._settings.default_replication_factor if spec.replication_factor == -1 else spec.replication_factor
         check_replication_factor(wanted, len(self._view.nodes("broker")))
         return TopicRecord(
             new_topic_id(self._random), spec.name,
-            self._settings.num_partitions if spec.partitions == -1 else spec.partitions, wanted, dict(spec.config))
+            self._settings.num_partitions if spec.partitions == -1 else spec.partitions, wanted, config)
 
-    def _assigned(self, spec: pb.TopicSpec) -> TopicRecord:
+    def _assigned(self, spec: pb.TopicSpec, config: dict[str, str]) -> TopicRecord:
         """A topic whose creator chose the replicas. Raises Refusal."""
         if spec.partitions != -1 or spec.replication_factor != -1:
             raise Refusal(
@@ -95,7 +98,7 @@ class Topics:
         assignment = _checked_assignment(self._view, spec.assignment)
         check_partition_count(len(assignment))
         return TopicRecord(
-            new_topic_id(self._random), spec.name, len(assignment), len(assignment[0]), dict(spec.config),
+            new_topic_id(self._random), spec.name, len(assignment), len(assignment[0]), config,
             assignment=assignment)
 
     def _check_collision(self, name: str) -> None:
@@ -238,9 +241,13 @@ class Topics:
         if topic.internal:
             raise Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "internal topics are configured by the cluster")
         _check_revision(topic, change.if_revision)
-        check_topic_config(change.set)
         kept = {} if change.replace else topic.config
-        config = {name: value for name, value in kept.items() if name not in change.reset} | dict(change.set)
+        config = {name: value for name, value in kept.items() if name not in change.reset} | plain_config(change.set)
+        for values, append in ((change.append, True), (change.subtract, False)):
+            for name, value in values.items():
+                config[name] = changed_list(name, config.get(name), value, append=append)
+        check_topic_config({
+            name: config[name] for name in (*change.set, *change.append, *change.subtract)})
         return replace(topic, record=replace(topic.record, config=config))
 
     # --- write and wait

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from hapax.codec.offsets_log import OffsetsLogError, decode_record, encode_key, encode_value
 from hapax.coordinator.log_writer import Unit
-from hapax.coordinator.members import ClusterTopics, Members, group_limits
+from hapax.coordinator.members import ClusterTopics, Members
 from hapax.coordinator.shard import Shard, ShardResources, SupersededConnection
 from hapax.coordinator.sweep import Difference, is_running, timer_in
 from hapax.core import control as control_records
@@ -48,6 +48,7 @@ from hapax.core.types import (
     TopicPartition,
 )
 from hapax.runtime import supervision, telemetry
+from hapax.runtime.group_limits import LimitsOfGroups
 
 log = telemetry.logger("groups")
 
@@ -326,7 +327,7 @@ class OffsetsShard(Shard):
         self.machine = GroupShard(
             max_metadata_bytes=settings.offset_metadata_max_bytes,
             retention_ms=settings.offsets_retention_minutes * 60_000,
-            limits=group_limits(settings),
+            limits_of=LimitsOfGroups(self.resources.view, settings),
             topics=ClusterTopics(self.resources.view),
         )
         self._connections = ConnectionFencing(self.resources.newest_connection())

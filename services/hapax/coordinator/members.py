@@ -18,11 +18,10 @@ from hapax.coordinator.shard import ShardResources
 from hapax.coordinator.sweep import is_running, timer_in
 from hapax.core.errors import ErrorCode
 from hapax.core.group.machine import GroupShard
-from hapax.core.group.values import Answer, CallId, GroupLimits, Outcome, RegexQuestion, TopicFacts, Write
+from hapax.core.group.values import Answer, CallId, Outcome, RegexQuestion, TopicFacts, Write
 from hapax.core.types import Millis, Now, Offset, ShardId, TimestampMs, TopicId
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import ClusterView
-from hapax.runtime.settings import Settings
 
 log = telemetry.logger("members")
 
@@ -30,22 +29,6 @@ _TOPICS_PER_TURN: Final = 2_000
 """Number of topics matched against a regular expression in one turn of the event loop."""
 
 _Asked = TypeVar("_Asked")
-
-
-def group_limits(settings: Settings) -> GroupLimits:
-    return GroupLimits(
-        min_session_timeout_ms=settings.group_min_session_timeout_ms,
-        max_session_timeout_ms=settings.group_max_session_timeout_ms,
-        initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
-        max_size=settings.group_max_size,
-        consumer_session_timeout_ms=settings.group_consumer_session_timeout_ms,
-        consumer_heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
-        consumer_max_size=settings.group_consumer_max_size,
-        consumer_assignors=tuple(settings.group_consumer_assignors.split(",")),
-        consumer_assignment_interval_ms=settings.group_consumer_assignment_interval_ms,
-        consumer_regex_refresh_ms=settings.group_consumer_regex_refresh_interval_ms,
-        migration_policy=settings.group_consumer_migration_policy,
-    )
 
 
 class ClusterTopics:

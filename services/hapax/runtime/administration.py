@@ -25,7 +25,7 @@ _VISIBLE_S: Final = 2.0
 _Answer = TypeVar("_Answer", bound=Message)
 _Request: TypeAlias = (
     pb.CreateTopicsRequest | pb.DeleteTopicsRequest | pb.CreatePartitionsRequest | pb.AlterTopicConfigsRequest
-    | pb.AlterReassignmentsRequest | pb.ElectLeadersRequest | pb.SetReplicationRequest
+    | pb.AlterGroupConfigsRequest | pb.AlterReassignmentsRequest | pb.ElectLeadersRequest | pb.SetReplicationRequest
 )
 
 
@@ -80,6 +80,15 @@ class Administration:
         answer = await self._call("AlterTopicConfigs", request, pb.AlterTopicConfigsResponse, timeout_ms)
         await self._visible(lambda view: view.revision >= answer.revision)
         return list(answer.topics)
+
+    async def alter_group_configs(
+        self, changes: Sequence[pb.GroupConfigChange], timeout_ms: int, validate_only: bool = False
+    ) -> list[pb.GroupResult]:
+        """One result per change, in its order; coordinators follow within moments."""
+        request = pb.AlterGroupConfigsRequest(changes=changes, validate_only=validate_only)
+        answer = await self._call("AlterGroupConfigs", request, pb.AlterGroupConfigsResponse, timeout_ms)
+        await self._visible(lambda view: view.revision >= answer.revision)
+        return list(answer.groups)
 
     async def alter_reassignments(
         self, moves: Sequence[pb.Reassignment], timeout_ms: int, keep_replication_factor: bool = False

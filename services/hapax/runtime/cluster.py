@@ -17,6 +17,7 @@ from hapax.codec.metadata import (
     STANDING_STOPPING,
     ClusterRecord,
     ControllerRecord,
+    GroupConfigRecord,
     Keys,
     MetadataFormatError,
     NodeRecord,
@@ -171,6 +172,12 @@ class ShardView:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupConfigView:
+    config: Mapping[str, str]
+    mod_revision: int
+
+
+@dataclass(frozen=True, slots=True)
 class ControllerView:
     record: ControllerRecord
     create_revision: int
@@ -255,6 +262,7 @@ class ClusterView:
         self._topics_by_id: dict[TopicId, TopicView] = {}
         self._partitions: dict[TopicId, dict[PartitionIndex, PartitionView]] = {}
         self._deleted: dict[TopicId, None] = {}
+        self._group_configs: dict[str, GroupConfigView] = {}
         self._shards: dict[ShardKind, dict[ShardId, ShardView]] = {"txn": {}, "group": {}}
         self._callbacks: list[ChangeCallback] = []
         self._waiters: list[tuple[_Question, asyncio.Future[Any]]] = []
@@ -356,6 +364,13 @@ class ClusterView:
 
     def group_shard_owner(self, shard: int) -> NodeView | None:
         return self.shard_owner("group", shard)
+
+    def group_config(self, group: str) -> GroupConfigView | None:
+        """None: the group has no configurations of its own."""
+        return self._group_configs.get(group)
+
+    def configured_groups(self) -> list[str]:
+        return sorted(self._group_configs)
 
     # --- following
 
@@ -578,6 +593,12 @@ class ClusterView:
                 else:
                     self.policies.put(PolicyRecord.decode(kv.value), kv.mod_revision)
                 changes.policies[parsed.name] = None
+            case "group_config":
+                if kv is None:
+                    self._group_configs.pop(parsed.name, None)
+                else:
+                    record = GroupConfigRecord.decode(kv.value)
+                    self._group_configs[parsed.name] = GroupConfigView(record.config, kv.mod_revision)
             case _:
                 return  # leases change often and concern the allocator alone
         if kv is None:

@@ -29,10 +29,7 @@ def java() -> Iterator[Program]:
         yield running
 
 
-@cells(SLICE, REST, {
-    ("config-lists",): "values cannot be appended to a setting yet",
-    ("group-configs",): "groups cannot be configured yet",
-})
+@cells(SLICE, REST)
 def test_java(java: Program, cluster: LocalCluster, words: tuple[str, ...]) -> None:
     scenario, *arguments = words
     java.run(scenario, cluster.bootstrap, new_name(), *arguments)

@@ -102,9 +102,6 @@ class Interpreter:
 
     def do_policy(self, command: Command) -> Iterator[str]:
         self.world.limits = replace(self.world.limits, migration_policy=command.positional[0])
-        self.world.shard.memberships._limits = self.world.limits
-        if isinstance(self.world.group, MixedGroup):
-            self.world.group.limits = self.world.limits
         yield from ()
 
     def do_take_over(self, command: Command) -> Iterator[str]:

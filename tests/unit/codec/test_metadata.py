@@ -12,6 +12,7 @@ from hapax.codec.metadata import (
     ClusterRecord,
     ControllerRecord,
     DeletedTopicRecord,
+    GroupConfigRecord,
     Keys,
     MetadataFormatError,
     NodeRecord,
@@ -65,6 +66,7 @@ RECORDS = [
                    bytes(16)),
     ControllerRecord(NodeId(300), "h:1", RegistrationEpoch(3)),
     PolicyRecord("", "team-", ("a", "b-*"), 5000, "2026-01-01T00:00:00Z", "uid", "team/loader"),
+    GroupConfigRecord({"consumer.session.timeout.ms": "50000"}),
 ]
 
 
@@ -113,6 +115,7 @@ def test_keys_parse_back() -> None:
     assert KEYS.parse(KEYS.shard("txn", ShardId(7))) == ParsedKey("txn_shard", 7)
     assert KEYS.parse(KEYS.shard("group", ShardId(7))) == ParsedKey("group_shard", 7)
     assert KEYS.parse(KEYS.policy("a/b")) == ParsedKey("policy", name="a/b")
+    assert KEYS.parse(KEYS.group_config("a/b é%")) == ParsedKey("group_config", name="a/b é%")
     assert KEYS.parse(KEYS.prefix + "later/thing").kind == "unknown"
 
 

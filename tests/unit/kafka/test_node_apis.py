@@ -20,7 +20,7 @@ from hapax.kafka.registry import register_other_roles
 from hapax.kafka.server import KafkaServer
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Chunk, Put
-from hapax.runtime.settings import SETTING_NAMES, Settings
+from hapax.runtime.settings import Settings
 from hapax.wire import messages
 from hapax.wire.messages import unknown_tag
 from unit.control_world import KEYS, ControlWorld, is_ready, run
@@ -444,44 +444,6 @@ def test_a_topic_is_made_with_the_replicas_that_its_creator_chose() -> None:
     run(scenario)
 
 
-def test_a_topic_s_configuration_is_changed_and_given_back() -> None:
-    async def scenario(world: ControlWorld) -> None:
-        node = await cluster(world)
-        await create(node, creatable("x", retention_ms="1000", segment_bytes="4096"))
-        Resource = messages.IncrementalAlterConfigsRequest.AlterConfigsResource
-
-        async def alter(*operations: tuple[str, int, str | None], kind: int = 2, name: str = "x", dry: bool = False):
-            configs = [
-                Resource.AlterableConfig(name=key, config_operation=what, value=value)
-                for key, what, value in operations]
-            answer = await node.ask("IncrementalAlterConfigs", 1, validate_only=dry, resources=[
-                Resource(resource_type=kind, resource_name=name, configs=configs)])
-            return answer.responses[0].error_code, answer.responses[0].error_message
-
-        def config() -> dict[str, str]:
-            topic = node.view.topic("x")
-            assert topic is not None
-            return dict(topic.config)
-
-        assert await alter(("retention.ms", 0, "2000"), ("segment.bytes", 1, None)) == (0, None)
-        assert config() == {"retention.ms": "2000"}
-        assert await alter(("retention.ms", 0, "3000"), dry=True) == (0, None)
-        assert config() == {"retention.ms": "2000"}
-        revision = world.model.revision
-        assert await alter(("retention.ms", 0, "2000")) == (0, None)
-        assert world.model.revision == revision  # what is so already is not written
-        assert (await alter(("retention.ms", 0, "soon")))[0] == ErrorCode.INVALID_CONFIG
-        assert (await alter(("retention.ms", 2, "1")))[0] == ErrorCode.INVALID_CONFIG
-        assert (await alter(("retention.ms", 0, "1"), ("retention.ms", 1, None)))[0] == ErrorCode.INVALID_REQUEST
-        assert (await alter(("retention.ms", 0, "1"), kind=4))[0] == ErrorCode.INVALID_REQUEST
-        assert (await alter(("retention.ms", 0, "1"), name="y"))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert (await alter(("retention.ms", 0, "1"), name="__consumer_offsets"))[0] == (
-            ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        assert config() == {"retention.ms": "2000"}
-
-    run(scenario)
-
-
 def test_validating_changes_nothing() -> None:
     async def scenario(world: ControlWorld) -> None:
         node = await cluster(world)
@@ -534,71 +496,6 @@ def test_create_partitions_only_adds() -> None:
                 ("grows", 0), ("stays", 37), ("no-such", 3), ("__hapax_events", 29)]
             partitions = (await metadata(node, "grows"))["grows"].partitions
             assert len(partitions) == 3 + version and all(p.error_code == 0 for p in partitions)
-
-    run(scenario)
-
-def test_what_holds_for_a_topic_is_its_own_its_brokers_or_the_default() -> None:
-    async def scenario(world: ControlWorld) -> None:
-        node = await cluster(world, log_retention_minutes=2, min_insync_replicas=2)
-        await create(node, creatable("x", segment_bytes="4096", preallocate="true"))
-        Resource = messages.DescribeConfigsRequest.DescribeConfigsResource
-
-        async def describe(kind: int, name: str, keys: list[str] | None = None, version: int = 4) -> Any:
-            answer = await node.ask("DescribeConfigs", version, include_synonyms=True, include_documentation=True,
-                resources=[Resource(resource_type=kind, resource_name=name, configuration_keys=keys)])
-            (result,) = answer.results
-            return result
-
-        result = await describe(2, "x")
-        found = {each.name: each for each in result.configs}
-        assert result.error_code == 0 and [*found] == sorted(found)
-        told = {name: (each.value, each.config_source) for name, each in found.items()}
-        assert told["segment.bytes"] == ("4096", 1)
-        assert told["preallocate"] == ("true", 1)
-        assert told["retention.ms"] == ("120000", 4)
-        assert told["min.insync.replicas"] == ("2", 4)
-        assert told["segment.ms"] == ("604800000", 5)
-        assert told["unclean.leader.election.enable"] == ("false", 5)
-        assert [(each.name, each.value, each.source) for each in found["retention.ms"].synonyms] == [
-            ("log.retention.ms", "120000", 4), ("log.retention.ms", "604800000", 5)]
-        assert [(each.value, each.source) for each in found["segment.bytes"].synonyms] == [
-            ("4096", 1), (str(1 << 30), 5)]
-        assert {name: found[name].config_type for name in ("segment.bytes", "cleanup.policy", "retention.ms")} == {
-            "segment.bytes": 5, "cleanup.policy": 2, "retention.ms": 5}
-        assert found["unclean.leader.election.enable"].config_type == 1
-        assert "must be in sync" in found["min.insync.replicas"].documentation
-        assert not any(each.read_only or each.is_sensitive for each in result.configs)
-        for version in (1, 2, 3):
-            assert [each.name for each in (await describe(2, "x", ["segment.bytes"], version)).configs] == [
-                "segment.bytes"]
-        assert (await describe(2, "y")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert (await describe(2, "x", [])).configs == []
-
-        own = {each.name: each for each in (await describe(4, "7")).configs}
-        assert set(own) == set(SETTING_NAMES)
-        assert (own["node.id"].value, own["node.id"].config_source, own["node.id"].read_only) == ("7", 4, True)
-        assert (own["log.retention.minutes"].value, own["broker.rack"].value) == ("2", None)
-        assert (await describe(4, "8")).error_code == ErrorCode.INVALID_REQUEST
-        assert ((await describe(4, "")).error_code, (await describe(4, "")).configs) == (0, [])
-        assert (await describe(3, "x")).error_code == ErrorCode.INVALID_REQUEST
-        group = {each.name: (each.value, each.config_source) for each in (await describe(32, "any")).configs}
-        assert group == {"consumer.heartbeat.interval.ms": ("5000", 5), "consumer.session.timeout.ms": ("45000", 5)}
-
-    run(scenario)
-
-
-def test_a_coordinator_that_finds_no_broker_to_ask_says_so() -> None:
-    async def scenario(world: ControlWorld) -> None:
-        await world.controller()
-        await world.coordinator(100)
-        node = await Node(world, broker=False).start(wait=False)
-        await node.view.wait_for(lambda view: view.cluster is not None, 60)
-        Resource = messages.DescribeConfigsRequest.DescribeConfigsResource
-        answer = await node.ask("DescribeConfigs", 4, include_synonyms=False, include_documentation=False, resources=[
-            Resource(resource_type=2, resource_name="x", configuration_keys=None),
-            Resource(resource_type=4, resource_name="7", configuration_keys=["node.id"])])
-        assert [each.error_code for each in answer.results] == [ErrorCode.REQUEST_TIMED_OUT, 0]
-        assert answer.results[1].configs[0].value == "7"
 
     run(scenario)
 

@@ -15,8 +15,8 @@ from hapax.runtime.settings import (
     SettingsError,
     load,
     parse_arguments,
-    settings_page,
 )
+from hapax.runtime.settings_page import settings_page
 
 
 def test_later_sources_win(tmp_path: Path) -> None:

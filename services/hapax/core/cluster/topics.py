@@ -34,18 +34,18 @@ def check_topic_name(name: str | None) -> None:
 
 
 _BOOLEAN: Final = re.compile(r"true|false", re.IGNORECASE)
-_ANY: Final = re.compile(r".*", re.DOTALL)
+_THROTTLED: Final = re.compile(r"(\*|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*)?")
 
 TOPIC_CONFIGS: Final[Mapping[str, tuple[int, int] | re.Pattern[str]]] = {
-    "cleanup.policy": re.compile(r"(delete|compact)(,\s*(delete|compact))*"),
+    "cleanup.policy": re.compile(r"((delete|compact)(,(delete|compact))*)?"),
     "compression.type": re.compile(r"producer|uncompressed|gzip|snappy|lz4|zstd"),
     "delete.retention.ms": (0, _INT64_MAX),
     "file.delete.delay.ms": (0, _INT64_MAX),
     "flush.messages": (1, _INT64_MAX),
     "flush.ms": (0, _INT64_MAX),
-    "follower.replication.throttled.replicas": _ANY,
+    "follower.replication.throttled.replicas": _THROTTLED,
     "index.interval.bytes": (0, _INT32_MAX),
-    "leader.replication.throttled.replicas": _ANY,
+    "leader.replication.throttled.replicas": _THROTTLED,
     "max.compaction.lag.ms": (1, _INT64_MAX),
     "max.message.bytes": (0, _INT32_MAX),
     "message.timestamp.after.max.ms": (0, _INT64_MAX),
@@ -63,7 +63,56 @@ TOPIC_CONFIGS: Final[Mapping[str, tuple[int, int] | re.Pattern[str]]] = {
     "segment.ms": (1, _INT64_MAX),
     "unclean.leader.election.enable": _BOOLEAN,
 }
-"""Kafka's topic settings: the range of a number (inclusive), or the form of a text."""
+"""Kafka's topic settings: the range of a number (inclusive), or the form of a text (of a list: as `plain_list` gives
+it)."""
+
+IDLE_TOPIC_CONFIGS: Final[Mapping[str, str]] = {
+    "compression.type": "producer",
+    "file.delete.delay.ms": "60000",
+    "flush.messages": str(_INT64_MAX),
+    "flush.ms": str(_INT64_MAX),
+    "follower.replication.throttled.replicas": "",
+    "leader.replication.throttled.replicas": "",
+    "max.compaction.lag.ms": str(_INT64_MAX),
+    "message.timestamp.after.max.ms": "3600000",
+    "message.timestamp.before.max.ms": str(_INT64_MAX),
+    "min.cleanable.dirty.ratio": "0.5",
+    "min.compaction.lag.ms": "0",
+    "preallocate": "false",
+    "segment.jitter.ms": "0",
+}
+"""Those that are checked and kept but have no effect, with Kafka's defaults."""
+
+LIST_CONFIGS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "follower.replication.throttled.replicas": "",
+    "leader.replication.throttled.replicas": "",
+}
+"""Topic settings that are lists, and what values are added to, or taken from, where the topic has no list of its own:
+Kafka's default, whatever the brokers' setting is."""
+
+
+def plain_list(text: str) -> list[str]:
+    """The values of a list, without blanks, each once, in their order. An empty text is an empty list."""
+    return list(dict.fromkeys(value.strip() for value in text.split(",") if value.strip()))
+
+
+def plain_config(config: Mapping[str, str]) -> dict[str, str]:
+    """With lists in one form: as DescribeConfigs shows them, and as other code reads them."""
+    return {name: ",".join(plain_list(value)) if name in LIST_CONFIGS else value for name, value in config.items()}
+
+
+def changed_list(name: str, current: str | None, values: str, *, append: bool) -> str:
+    """A list with these values added, or taken away (IncrementalAlterConfigs, KIP-339). `current`: None where the topic
+    has no list of its own. Raises Refusal (INVALID_CONFIG): the setting is no list."""
+    if name not in LIST_CONFIGS:
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG,
+            f"Can't {'APPEND' if append else 'SUBTRACT'} to key {name} because its type is not LIST.")
+    former, given = plain_list(LIST_CONFIGS[name] if current is None else current), plain_list(values)
+    return ",".join(
+        [*former, *(each for each in given if each not in former)] if append
+        else [each for each in former if each not in given])
 
 
 def check_topic_config(config: Mapping[str, str | None]) -> None:

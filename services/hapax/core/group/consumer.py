@@ -48,6 +48,7 @@ from hapax.core.group.values import (
     GroupEpochRecord,
     GroupEpochValue,
     GroupLimits,
+    LimitsOf,
     MemberRecord,
     MembershipRecord,
     MemberValue,
@@ -91,11 +92,12 @@ class UnderWay:
 
 
 class ConsumerGroup:
-    """Not thread-safe. `limits` may be replaced at any time."""
+    """Not thread-safe. What `limits_of` says holds from the next event on: a session that has begun keeps its end until
+    the member's next heartbeat."""
 
-    def __init__(self, group_id: str, limits: GroupLimits, deadlines: Deadlines) -> None:
+    def __init__(self, group_id: str, limits_of: LimitsOf, deadlines: Deadlines) -> None:
         self.group_id = group_id
-        self.limits = limits
+        self._limits_of = limits_of
         self._deadlines = deadlines
         self._state = ConsumerState()
         self._under_way: UnderWay | None = None
@@ -106,6 +108,10 @@ class ConsumerGroup:
         self._questions = Questions()
         self._names: frozenset[str] | None = None
         """Names of the subscribed topics; None if not known. Every record may change them."""
+
+    @property
+    def limits(self) -> GroupLimits:
+        return self._limits_of(self.group_id)
 
     # --- events ---------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from hapax.core.group.offsets import (
     TxnOffsetCommit,
 )
 from hapax.core.group.rounds import ClassicState
-from hapax.core.group.values import CallId, GroupLimits, GroupRecord, Outcome, TopicFacts, Topics
+from hapax.core.group.values import CallId, GroupLimits, GroupRecord, LimitsOf, Outcome, TopicFacts, Topics
 from hapax.core.types import Now, Offset, TimestampMs, TopicId, TopicPartition
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
@@ -50,10 +50,13 @@ class GroupShard(GroupOffsets):
     def __init__(
         self, *, max_metadata_bytes: int = 4096, retention_ms: int = 7 * 86_400_000,
         producer_expiry_ms: int = 7 * 86_400_000, limits: GroupLimits | None = None, topics: Topics | None = None,
+        limits_of: LimitsOf | None = None,
     ) -> None:
+        """`limits_of` takes precedence over `limits`."""
         super().__init__(
             max_metadata_bytes=max_metadata_bytes, retention_ms=retention_ms, producer_expiry_ms=producer_expiry_ms)
-        self.memberships = Memberships(limits or GroupLimits(), topics or NoTopics())
+        same = limits or GroupLimits()
+        self.memberships = Memberships(limits_of or (lambda group: same), topics or NoTopics())
 
     # --- commits --------------------------------------------------------------------------------------------------
 

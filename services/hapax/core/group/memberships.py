@@ -27,11 +27,11 @@ from hapax.core.group.values import (
     ConsumerGroupHeartbeat,
     ConsumerHeartbeatAnswer,
     GroupEpochRecord,
-    GroupLimits,
     Heartbeat,
     JoinGroup,
     LeaveAnswer,
     LeaveGroup,
+    LimitsOf,
     MembershipRecord,
     Outcome,
     RemovalAnswer,
@@ -71,8 +71,8 @@ class _Slot:
 class Memberships:
     """Not thread-safe: the shard's coordinator is the only caller."""
 
-    def __init__(self, limits: GroupLimits, topics: Topics) -> None:
-        self._limits = limits
+    def __init__(self, limits_of: LimitsOf, topics: Topics) -> None:
+        self._limits_of = limits_of
         self._topics = topics
         self._deadlines = Deadlines()
         self._slots: dict[str, _Slot] = {}
@@ -323,10 +323,10 @@ class Memberships:
         return event
 
     def _classic(self, group_id: str) -> ClassicGroup:
-        return ClassicGroup(group_id, self._limits, self._deadlines)
+        return ClassicGroup(group_id, self._limits_of(group_id), self._deadlines)
 
     def _consumer(self, group_id: str) -> MixedGroup:
-        return MixedGroup(group_id, self._limits, self._deadlines)
+        return MixedGroup(group_id, self._limits_of, self._deadlines)
 
     def _decide(self, slot: _Slot, call: CallId, request: Request, now: Now) -> Outcome:
         if isinstance(request, ConsumerGroupHeartbeat):
@@ -392,7 +392,7 @@ class Memberships:
         records: tuple[MembershipRecord, ...] = (ClassicGroupRecord(slot.group_id, None),)
         if not group.is_empty():
             try:
-                records = upgraded(group, self._limits, self._topics)
+                records = upgraded(group, self._limits_of(slot.group_id), self._topics)
             except Refusal as refused:
                 return _answer(call, request, refused.code, refused.reason)
             for record in records[1:]:

@@ -35,7 +35,6 @@ from hapax.core.group.values import (
     CallId,
     ClassicFacade,
     ClassicGroupRecord,
-    GroupLimits,
     Heartbeat,
     HeartbeatAnswer,
     JoinAnswer,
@@ -43,6 +42,7 @@ from hapax.core.group.values import (
     LeaveAnswer,
     LeaveGroup,
     LeavingMember,
+    LimitsOf,
     MemberRecord,
     MemberValue,
     Outcome,
@@ -65,8 +65,8 @@ _PROTOCOL_IN_SYNC_SINCE: Final = 5
 class MixedGroup(ConsumerGroup):
     """The class of all groups of the consumer protocol, because classic members may join each of them."""
 
-    def __init__(self, group_id: str, limits: GroupLimits, deadlines: Deadlines) -> None:
-        super().__init__(group_id, limits, deadlines)
+    def __init__(self, group_id: str, limits_of: LimitsOf, deadlines: Deadlines) -> None:
+        super().__init__(group_id, limits_of, deadlines)
         self._steps: set[str] = set()
         """Ids of members that still have to make their next step."""
         self._synced: dict[str, int] = {}

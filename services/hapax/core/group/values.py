@@ -21,8 +21,9 @@ Sources: KIP-62, KIP-345, KIP-394, KIP-814 (classic protocol); KIP-848 and KIP-1
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, NewType, Protocol
+from typing import Final, NamedTuple, NewType, Protocol, TypeAlias
 
 from hapax.core.errors import ErrorCode
 from hapax.core.group.offsets import NO_GENERATION as NO_GENERATION
@@ -374,7 +375,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """Settings of the group coordinator, with Kafka's names and defaults."""
+    """Settings of the group coordinator, with Kafka's names and defaults. A consumer group may have its own values of
+    some (`core/group/configs.py`)."""
 
     min_session_timeout_ms: int = 6_000                 # group.min.session.timeout.ms
     max_session_timeout_ms: int = 1_800_000             # group.max.session.timeout.ms
@@ -389,3 +391,7 @@ class GroupLimits:
     consumer_assignment_interval_ms: int = 1_000        # group.consumer.assignment.interval.ms
     consumer_regex_refresh_ms: int = 600_000            # group.consumer.regex.refresh.interval.ms
     migration_policy: str = "bidirectional"             # group.consumer.migration.policy
+
+
+LimitsOf: TypeAlias = Callable[[str], GroupLimits]
+"""A group's name -> what holds for it now. It may be different at every call."""

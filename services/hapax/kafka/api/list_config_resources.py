@@ -27,9 +27,11 @@ def register(table: ApiTable, node: NodeContext) -> None:
     def named(kind: int) -> list[str]:
         if kind == _TOPIC:
             return [topic.name for topic in view.topics()]
-        if kind == _BROKER:
+        if kind in (_BROKER, _BROKER_LOGGER):
             return [str(int(each.node_id)) for each in view.nodes("broker")]
-        return []  # no logger, client metric or group has a configuration of its own
+        if kind == _GROUP:
+            return view.configured_groups()
+        return []  # no client metric has a configuration of its own
 
     def handle(ctx: RequestContext, request: Any) -> Any:
         kinds = (request.resource_types or _TYPES) if ctx.api_version >= 1 else (_CLIENT_METRICS,)

@@ -129,10 +129,27 @@ final class Admins {
             ConfigResource group = new ConfigResource(ConfigResource.Type.GROUP, cell.name);
             alter(admin, group, "consumer.session.timeout.ms", "50000", AlterConfigOp.OpType.SET);
             Cell.equal("50000", config(admin, group).get("consumer.session.timeout.ms").value());
-            Cell.check(Cell.get(admin.listConfigResources(Set.of(ConfigResource.Type.GROUP),
-                    new org.apache.kafka.clients.admin.ListConfigResourcesOptions()).all()).contains(group),
-                    "the group's configuration is not listed");
+            Cell.equal(ConfigEntry.ConfigSource.DYNAMIC_GROUP_CONFIG,
+                    config(admin, group).get("consumer.session.timeout.ms").source());
+            Cell.check(listed(admin, ConfigResource.Type.GROUP).contains(group), "the group's configuration is not listed");
+            alter(admin, group, "consumer.heartbeat.interval.ms", "6000", AlterConfigOp.OpType.SET);
+            for (String value : List.of("44999", "60001", "soon")) {
+                Cell.fails(InvalidConfigurationException.class, () -> {
+                    alter(admin, group, "consumer.session.timeout.ms", value, AlterConfigOp.OpType.SET);
+                    return "set";
+                });
+            }
+            alter(admin, group, "consumer.session.timeout.ms", null, AlterConfigOp.OpType.DELETE);
+            Cell.equal("45000", config(admin, group).get("consumer.session.timeout.ms").value());
+            Cell.equal("6000", config(admin, group).get("consumer.heartbeat.interval.ms").value());
+            alter(admin, group, "consumer.heartbeat.interval.ms", null, AlterConfigOp.OpType.DELETE);
+            Cell.check(!listed(admin, ConfigResource.Type.GROUP).contains(group), "a group without values is listed");
         }
+    }
+
+    private static java.util.Collection<ConfigResource> listed(Admin admin, ConfigResource.Type type) throws Exception {
+        return Cell.get(admin.listConfigResources(
+                Set.of(type), new org.apache.kafka.clients.admin.ListConfigResourcesOptions()).all());
     }
 
     /** Values are added to a setting that is a list, and taken from it. */
@@ -145,6 +162,10 @@ final class Admins {
                     Set.of(config(admin, topic).get("cleanup.policy").value().split(",")));
             alter(admin, topic, "cleanup.policy", "delete", AlterConfigOp.OpType.SUBTRACT);
             Cell.equal("compact", config(admin, topic).get("cleanup.policy").value());
+            Cell.fails(InvalidConfigurationException.class, () -> {
+                alter(admin, topic, "retention.ms", "5", AlterConfigOp.OpType.APPEND);
+                return "appended";
+            });
         }
     }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hapax.core.errors import ErrorCode
@@ -76,3 +78,30 @@ def test_subscriptions_that_were_leave_no_trace(world: ConsumerWorld) -> None:
     for number in range(50):
         changes(world, subscribed_names=(f"t{number}",), subscribed_regex=f"r{number}")
     assert len(world.group._topic_ids) < 10 and len(world.group._questions._asked) < 10
+
+
+def test_other_limits_hold_from_the_next_heartbeat_on(world: ConsumerWorld) -> None:
+    """A session that has begun keeps its end until the member is told the new interval: it cannot lapse by a change."""
+    joins(world, subscribed_names=("ab",))
+    world.pass_time(1_000)
+    world.limits = replace(world.limits, consumer_session_timeout_ms=5_000, consumer_heartbeat_interval_ms=1_000)
+    world.pass_time(20_000)
+    assert "m" in world.group._state.members
+    call = world.call(request("m", world.group.current("m").epoch))
+    assert world.answers[call].heartbeat_interval_ms == 1_000
+    world.pass_time(4_999)
+    assert "m" in world.group._state.members
+    world.pass_time(1)
+    assert "m" not in world.group._state.members
+
+
+def test_the_interval_of_assignments_may_be_the_group_s_own(world: ConsumerWorld) -> None:
+    world.limits = replace(world.limits, consumer_assignment_interval_ms=10_000)
+    joins(world, subscribed_names=("ab",))
+    world.call(request("n", 0, rebalance_timeout_ms=10_000, owned=(), subscribed_names=("ab",)))
+    world.pass_time(9_000)
+    world.call(request("n", world.group.current("n").epoch))
+    assert world.group._state.target_epoch < world.group._state.epoch
+    world.limits = replace(world.limits, consumer_assignment_interval_ms=0)
+    world.call(request("n", world.group.current("n").epoch))
+    assert world.group._state.target_epoch == world.group._state.epoch

@@ -70,7 +70,9 @@ def test_what_has_a_configuration_is_listed() -> None:
         assert (TOPIC, "x") in topics and await listed([TOPIC]) == topics
         assert await listed([BROKER, BROKER]) == {(BROKER, "0"), (BROKER, "1")}
         assert await listed([GROUP, METRICS]) == set()
-        assert await listed([]) == topics | {(BROKER, "0"), (BROKER, "1")}
+        loggers = {(8, "0"), (8, "1")}
+        assert await listed([8]) == loggers
+        assert await listed([]) == topics | loggers | {(BROKER, "0"), (BROKER, "1")}
         answer = await node.ask("ListConfigResources", 1, resource_types=[TOPIC, 3])
         assert (answer.error_code, answer.config_resources) == (ErrorCode.UNSUPPORTED_VERSION, [])
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1chapax/v1/cluster_admin.proto\x12\x08hapax.v1\"\xe3\x01\n\tTopicSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\x05\x12\x1a\n\x12replication_factor\x18\x03 \x01(\x05\x12/\n\x06\x63onfig\x18\x04 \x03(\x0b\x32\x1f.hapax.v1.TopicSpec.ConfigEntry\x12\x10\n\x08internal\x18\x05 \x01(\x08\x12&\n\nassignment\x18\x06 \x03(\x0b\x32\x12.hapax.v1.Replicas\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x19\n\x08Replicas\x12\r\n\x05nodes\x18\x01 \x03(\x05\"|\n\x0bTopicResult\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x65rror\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x10\n\x08topic_id\x18\x04 \x01(\x0c\x12\x12\n\npartitions\x18\x05 \x01(\x05\x12\x1a\n\x12replication_factor\x18\x06 \x01(\x05\"k\n\x13\x43reateTopicsRequest\x12#\n\x06topics\x18\x01 \x03(\x0b\x32\x13.hapax.v1.TopicSpec\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08J\x04\x08\x04\x10\x05\"=\n\x14\x43reateTopicsResponse\x12%\n\x06topics\x18\x01 \x03(\x0b\x32\x15.hapax.v1.TopicResult\"g\n\x13\x44\x65leteTopicsRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12\x11\n\ttopic_ids\x18\x02 \x03(\x0c\x12\x12\n\ntimeout_ms\x18\x03 \x01(\x05\x12\x14\n\x0cif_revisions\x18\x05 \x03(\x03J\x04\x08\x04\x10\x05\"=\n\x14\x44\x65leteTopicsResponse\x12%\n\x06topics\x18\x01 \x03(\x0b\x32\x15.hapax.v1.TopicResult\"\x85\x04\n\x17\x43reatePartitionsRequest\x12K\n\x0etotal_by_topic\x18\x01 \x03(\x0b\x32\x33.hapax.v1.CreatePartitionsRequest.TotalByTopicEntry\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12U\n\x13\x61ssignment_by_topic\x18\x04 \x03(\x0b\x32\x38.hapax.v1.CreatePartitionsRequest.AssignmentByTopicEntry\x12V\n\x14if_revision_by_topic\x18\x05 \x03(\x0b\x32\x38.hapax.v1.CreatePartitionsRequest.IfRevisionByTopicEntry\x1a\x33\n\x11TotalByTopicEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\x1aN\n\x16\x41ssignmentByTopicEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.hapax.v1.Assignment:\x02\x38\x01\x1a\x38\n\x16IfRevisionByTopicEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01J\x04\x08\x06\x10\x07\"4\n\nAssignment\x12&\n\npartitions\x18\x01 \x03(\x0b\x32\x12.hapax.v1.Replicas\"S\n\x18\x43reatePartitionsResponse\x12%\n\x06topics\x18\x01 \x03(\x0b\x32\x15.hapax.v1.TopicResult\x12\x10\n\x08revision\x18\x02 \x01(\x03\"\xb6\x01\n\x11TopicConfigChange\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x31\n\x03set\x18\x02 \x03(\x0b\x32$.hapax.v1.TopicConfigChange.SetEntry\x12\r\n\x05reset\x18\x03 \x03(\t\x12\x13\n\x0bif_revision\x18\x04 \x01(\x03\x12\x0f\n\x07replace\x18\x05 \x01(\x08\x1a*\n\x08SetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"e\n\x18\x41lterTopicConfigsRequest\x12,\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x1b.hapax.v1.TopicConfigChange\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08J\x04\x08\x03\x10\x04\"T\n\x19\x41lterTopicConfigsResponse\x12%\n\x06topics\x18\x01 \x03(\x0b\x32\x15.hapax.v1.TopicResult\x12\x10\n\x08revision\x18\x02 \x01(\x03\"T\n\x0cReassignment\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\"\n\x06target\x18\x03 \x01(\x0b\x32\x12.hapax.v1.Replicas\"i\n\x19\x41lterReassignmentsRequest\x12%\n\x05moves\x18\x01 \x03(\x0b\x32\x16.hapax.v1.Reassignment\x12\x1f\n\x17keep_replication_factor\x18\x02 \x01(\x08J\x04\x08\x03\x10\x04\"R\n\x0fPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\r\n\x05\x65rror\x18\x03 \x01(\x05\x12\x0e\n\x06reason\x18\x04 \x01(\t\"|\n\x1a\x41lterReassignmentsResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12-\n\npartitions\x18\x03 \x03(\x0b\x32\x19.hapax.v1.PartitionResult\x12\x10\n\x08revision\x18\x04 \x01(\x03\"4\n\x10PartitionOfTopic\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"i\n\x13\x45lectLeadersRequest\x12.\n\npartitions\x18\x01 \x03(\x0b\x32\x1a.hapax.v1.PartitionOfTopic\x12\x0b\n\x03\x61ll\x18\x02 \x01(\x08\x12\x0f\n\x07unclean\x18\x03 \x01(\x08J\x04\x08\x04\x10\x05\"v\n\x14\x45lectLeadersResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12-\n\npartitions\x18\x03 \x03(\x0b\x32\x19.hapax.v1.PartitionResult\x12\x10\n\x08revision\x18\x04 \x01(\x03\"q\n\x15SetReplicationRequest\x12\r\n\x05\x64rain\x18\x01 \x03(\x05\x12\x0f\n\x07undrain\x18\x02 \x03(\x05\x12\x1d\n\x10\x62ytes_per_second\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x13\n\x11_bytes_per_secondJ\x04\x08\x04\x10\x05\"7\n\x16SetReplicationResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t2\xea\x04\n\x0c\x43lusterAdmin\x12M\n\x0c\x43reateTopics\x12\x1d.hapax.v1.CreateTopicsRequest\x1a\x1e.hapax.v1.CreateTopicsResponse\x12M\n\x0c\x44\x65leteTopics\x12\x1d.hapax.v1.DeleteTopicsRequest\x1a\x1e.hapax.v1.DeleteTopicsResponse\x12Y\n\x10\x43reatePartitions\x12!.hapax.v1.CreatePartitionsRequest\x1a\".hapax.v1.CreatePartitionsResponse\x12\\\n\x11\x41lterTopicConfigs\x12\".hapax.v1.AlterTopicConfigsRequest\x1a#.hapax.v1.AlterTopicConfigsResponse\x12_\n\x12\x41lterReassignments\x12#.hapax.v1.AlterReassignmentsRequest\x1a$.hapax.v1.AlterReassignmentsResponse\x12M\n\x0c\x45lectLeaders\x12\x1d.hapax.v1.ElectLeadersRequest\x1a\x1e.hapax.v1.ElectLeadersResponse\x12S\n\x0eSetReplication\x12\x1f.hapax.v1.SetReplicationRequest\x1a .hapax.v1.SetReplicationResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1chapax/v1/cluster_admin.proto\x12\x08hapax.v1\"\xe3\x01\n\tTopicSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\x05\x12\x1a\n\x12replication_factor\x18\x03 \x01(\x05\x12/\n\x06\x63onfig\x18\x04 \x03(\x0b\x32\x1f.hapax.v1.TopicSpec.ConfigEntry\x12\x10\n\x08internal\x18\x05 \x01(\x08\x12&\n\nassignment\x18\x06 \x03(\x0b\x32\x12.hapax.v1.Replicas\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x19\n\x08Replicas\x12\r\n\x05nodes\x18\x01 \x03(\x05\"|\n\x0bTopicResult\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x65rror\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x10\n\x08topic_id\x18\x04 \x01(\x0c\x12\x12\n\npartitions\x18\x05 \x01(\x05\x12\x1a\n\x12replication_factor\x18\x06 \x01(\x05\"k\n\x13\x43reateTopicsRequest\x12#\n\x06topics\x18\x01 \x03(\x0b\x32\x13.hapax.v1.TopicSpec\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08J\x04\x08\x04\x10\x05\"=\n\x14\x43reateTopicsResponse\x12%\n\x06topics\x18\x01 \x03(\x0b\x32\x15.hapax.v1.TopicResult\"g\n\x13\x44\x65leteTopicsRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12\x11\n\ttopic_ids\x18\x02 \x03(\x0c\x12\x12\n\ntimeout_ms\x18\x03 \x01(\x05\x12\x14\n\x0cif_revisions\x18\x05 \x03(\x03J\x04\x08\x04\x10\x05\"=\n\x14\x44\x65leteTopicsResponse\x12%\n\x06topics\x18\x01 \x03(\x0b\x32\x15.hapax.v1.TopicResult\"\x85\x04\n\x17\x43reatePartitionsRequest\x12K\n\x0etotal_by_topic\x18\x01 \x03(\x0b\x32\x33.hapax.v1.CreatePartitionsRequest.TotalByTopicEntry\x12\x12\n\ntimeout_ms\x18\x02 \x01(\x05\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x12U\n\x13\x61ssignment_by_topic\x18\x04 \x03(\x0b\x32\x38.hapax.v1.CreatePartitionsRequest.AssignmentByTopicEntry\x12V\n\x14if_revision_by_topic\x18\x05 \x03(\x0b\x32\x38.hapax.v1.CreatePartitionsRequest.IfRevisionByTopicEntry\x1a\x33\n\x11TotalByTopicEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\x1aN\n\x16\x41ssignmentByTopicEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.hapax.v1.Assignment:\x02\x38\x01\x1a\x38\n\x16IfRevisionByTopicEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01J\x04\x08\x06\x10\x07\"4\n\nAssignment\x12&\n\npartitions\x18\x01 \x03(\x0b\x32\x12.hapax.v1.Replicas\"S\n\x18\x43reatePartitionsResponse\x12%\n\x06topics\x18\x01 \x03(\x0b\x32\x15.hapax.v1.TopicResult\x12\x10\n\x08revision\x18\x02 \x01(\x03\"\x8c\x03\n\x11TopicConfigChange\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x31\n\x03set\x18\x02 \x03(\x0b\x32$.hapax.v1.TopicConfigChange.SetEntry\x12\r\n\x05reset\x18\x03 \x03(\t\x12\x13\n\x0bif_revision\x18\x04 \x01(\x03\x12\x0f\n\x07replace\x18\x05 \x01(\x08\x12\x37\n\x06\x61ppend\x18\x06 \x03(\x0b\x32\'.hapax.v1.TopicConfigChange.AppendEntry\x12;\n\x08subtract\x18\x07 \x03(\x0b\x32).hapax.v1.TopicConfigChange.SubtractEntry\x1a*\n\x08SetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a-\n\x0b\x41ppendEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a/\n\rSubtractEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"e\n\x18\x41lterTopicConfigsRequest\x12,\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x1b.hapax.v1.TopicConfigChange\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08J\x04\x08\x03\x10\x04\"T\n\x19\x41lterTopicConfigsResponse\x12%\n\x06topics\x18\x01 \x03(\x0b\x32\x15.hapax.v1.TopicResult\x12\x10\n\x08revision\x18\x02 \x01(\x03\"\xa1\x01\n\x11GroupConfigChange\x12\r\n\x05group\x18\x01 \x01(\t\x12\x31\n\x03set\x18\x02 \x03(\x0b\x32$.hapax.v1.GroupConfigChange.SetEntry\x12\r\n\x05reset\x18\x03 \x03(\t\x12\x0f\n\x07replace\x18\x04 \x01(\x08\x1a*\n\x08SetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\";\n\x0bGroupResult\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05\x65rror\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\"_\n\x18\x41lterGroupConfigsRequest\x12,\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x1b.hapax.v1.GroupConfigChange\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\"T\n\x19\x41lterGroupConfigsResponse\x12%\n\x06groups\x18\x01 \x03(\x0b\x32\x15.hapax.v1.GroupResult\x12\x10\n\x08revision\x18\x02 \x01(\x03\"T\n\x0cReassignment\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\"\n\x06target\x18\x03 \x01(\x0b\x32\x12.hapax.v1.Replicas\"i\n\x19\x41lterReassignmentsRequest\x12%\n\x05moves\x18\x01 \x03(\x0b\x32\x16.hapax.v1.Reassignment\x12\x1f\n\x17keep_replication_factor\x18\x02 \x01(\x08J\x04\x08\x03\x10\x04\"R\n\x0fPartitionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\r\n\x05\x65rror\x18\x03 \x01(\x05\x12\x0e\n\x06reason\x18\x04 \x01(\t\"|\n\x1a\x41lterReassignmentsResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12-\n\npartitions\x18\x03 \x03(\x0b\x32\x19.hapax.v1.PartitionResult\x12\x10\n\x08revision\x18\x04 \x01(\x03\"4\n\x10PartitionOfTopic\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"i\n\x13\x45lectLeadersRequest\x12.\n\npartitions\x18\x01 \x03(\x0b\x32\x1a.hapax.v1.PartitionOfTopic\x12\x0b\n\x03\x61ll\x18\x02 \x01(\x08\x12\x0f\n\x07unclean\x18\x03 \x01(\x08J\x04\x08\x04\x10\x05\"v\n\x14\x45lectLeadersResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12-\n\npartitions\x18\x03 \x03(\x0b\x32\x19.hapax.v1.PartitionResult\x12\x10\n\x08revision\x18\x04 \x01(\x03\"q\n\x15SetReplicationRequest\x12\r\n\x05\x64rain\x18\x01 \x03(\x05\x12\x0f\n\x07undrain\x18\x02 \x03(\x05\x12\x1d\n\x10\x62ytes_per_second\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x13\n\x11_bytes_per_secondJ\x04\x08\x04\x10\x05\"7\n\x16SetReplicationResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t2\xc8\x05\n\x0c\x43lusterAdmin\x12M\n\x0c\x43reateTopics\x12\x1d.hapax.v1.CreateTopicsRequest\x1a\x1e.hapax.v1.CreateTopicsResponse\x12M\n\x0c\x44\x65leteTopics\x12\x1d.hapax.v1.DeleteTopicsRequest\x1a\x1e.hapax.v1.DeleteTopicsResponse\x12Y\n\x10\x43reatePartitions\x12!.hapax.v1.CreatePartitionsRequest\x1a\".hapax.v1.CreatePartitionsResponse\x12\\\n\x11\x41lterTopicConfigs\x12\".hapax.v1.AlterTopicConfigsRequest\x1a#.hapax.v1.AlterTopicConfigsResponse\x12\\\n\x11\x41lterGroupConfigs\x12\".hapax.v1.AlterGroupConfigsRequest\x1a#.hapax.v1.AlterGroupConfigsResponse\x12_\n\x12\x41lterReassignments\x12#.hapax.v1.AlterReassignmentsRequest\x1a$.hapax.v1.AlterReassignmentsResponse\x12M\n\x0c\x45lectLeaders\x12\x1d.hapax.v1.ElectLeadersRequest\x1a\x1e.hapax.v1.ElectLeadersResponse\x12S\n\x0eSetReplication\x12\x1f.hapax.v1.SetReplicationRequest\x1a .hapax.v1.SetReplicationResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,6 +41,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATEPARTITIONSREQUEST_IFREVISIONBYTOPICENTRY']._serialized_options = b'8\001'
   _globals['_TOPICCONFIGCHANGE_SETENTRY']._loaded_options = None
   _globals['_TOPICCONFIGCHANGE_SETENTRY']._serialized_options = b'8\001'
+  _globals['_TOPICCONFIGCHANGE_APPENDENTRY']._loaded_options = None
+  _globals['_TOPICCONFIGCHANGE_APPENDENTRY']._serialized_options = b'8\001'
+  _globals['_TOPICCONFIGCHANGE_SUBTRACTENTRY']._loaded_options = None
+  _globals['_TOPICCONFIGCHANGE_SUBTRACTENTRY']._serialized_options = b'8\001'
+  _globals['_GROUPCONFIGCHANGE_SETENTRY']._loaded_options = None
+  _globals['_GROUPCONFIGCHANGE_SETENTRY']._serialized_options = b'8\001'
   _globals['_TOPICSPEC']._serialized_start=43
   _globals['_TOPICSPEC']._serialized_end=270
   _globals['_TOPICSPEC_CONFIGENTRY']._serialized_start=225
@@ -70,31 +76,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATEPARTITIONSRESPONSE']._serialized_start=1339
   _globals['_CREATEPARTITIONSRESPONSE']._serialized_end=1422
   _globals['_TOPICCONFIGCHANGE']._serialized_start=1425
-  _globals['_TOPICCONFIGCHANGE']._serialized_end=1607
-  _globals['_TOPICCONFIGCHANGE_SETENTRY']._serialized_start=1565
-  _globals['_TOPICCONFIGCHANGE_SETENTRY']._serialized_end=1607
-  _globals['_ALTERTOPICCONFIGSREQUEST']._serialized_start=1609
-  _globals['_ALTERTOPICCONFIGSREQUEST']._serialized_end=1710
-  _globals['_ALTERTOPICCONFIGSRESPONSE']._serialized_start=1712
-  _globals['_ALTERTOPICCONFIGSRESPONSE']._serialized_end=1796
-  _globals['_REASSIGNMENT']._serialized_start=1798
-  _globals['_REASSIGNMENT']._serialized_end=1882
-  _globals['_ALTERREASSIGNMENTSREQUEST']._serialized_start=1884
-  _globals['_ALTERREASSIGNMENTSREQUEST']._serialized_end=1989
-  _globals['_PARTITIONRESULT']._serialized_start=1991
-  _globals['_PARTITIONRESULT']._serialized_end=2073
-  _globals['_ALTERREASSIGNMENTSRESPONSE']._serialized_start=2075
-  _globals['_ALTERREASSIGNMENTSRESPONSE']._serialized_end=2199
-  _globals['_PARTITIONOFTOPIC']._serialized_start=2201
-  _globals['_PARTITIONOFTOPIC']._serialized_end=2253
-  _globals['_ELECTLEADERSREQUEST']._serialized_start=2255
-  _globals['_ELECTLEADERSREQUEST']._serialized_end=2360
-  _globals['_ELECTLEADERSRESPONSE']._serialized_start=2362
-  _globals['_ELECTLEADERSRESPONSE']._serialized_end=2480
-  _globals['_SETREPLICATIONREQUEST']._serialized_start=2482
-  _globals['_SETREPLICATIONREQUEST']._serialized_end=2595
-  _globals['_SETREPLICATIONRESPONSE']._serialized_start=2597
-  _globals['_SETREPLICATIONRESPONSE']._serialized_end=2652
-  _globals['_CLUSTERADMIN']._serialized_start=2655
-  _globals['_CLUSTERADMIN']._serialized_end=3273
+  _globals['_TOPICCONFIGCHANGE']._serialized_end=1821
+  _globals['_TOPICCONFIGCHANGE_SETENTRY']._serialized_start=1683
+  _globals['_TOPICCONFIGCHANGE_SETENTRY']._serialized_end=1725
+  _globals['_TOPICCONFIGCHANGE_APPENDENTRY']._serialized_start=1727
+  _globals['_TOPICCONFIGCHANGE_APPENDENTRY']._serialized_end=1772
+  _globals['_TOPICCONFIGCHANGE_SUBTRACTENTRY']._serialized_start=1774
+  _globals['_TOPICCONFIGCHANGE_SUBTRACTENTRY']._serialized_end=1821
+  _globals['_ALTERTOPICCONFIGSREQUEST']._serialized_start=1823
+  _globals['_ALTERTOPICCONFIGSREQUEST']._serialized_end=1924
+  _globals['_ALTERTOPICCONFIGSRESPONSE']._serialized_start=1926
+  _globals['_ALTERTOPICCONFIGSRESPONSE']._serialized_end=2010
+  _globals['_GROUPCONFIGCHANGE']._serialized_start=2013
+  _globals['_GROUPCONFIGCHANGE']._serialized_end=2174
+  _globals['_GROUPCONFIGCHANGE_SETENTRY']._serialized_start=1683
+  _globals['_GROUPCONFIGCHANGE_SETENTRY']._serialized_end=1725
+  _globals['_GROUPRESULT']._serialized_start=2176
+  _globals['_GROUPRESULT']._serialized_end=2235
+  _globals['_ALTERGROUPCONFIGSREQUEST']._serialized_start=2237
+  _globals['_ALTERGROUPCONFIGSREQUEST']._serialized_end=2332
+  _globals['_ALTERGROUPCONFIGSRESPONSE']._serialized_start=2334
+  _globals['_ALTERGROUPCONFIGSRESPONSE']._serialized_end=2418
+  _globals['_REASSIGNMENT']._serialized_start=2420
+  _globals['_REASSIGNMENT']._serialized_end=2504
+  _globals['_ALTERREASSIGNMENTSREQUEST']._serialized_start=2506
+  _globals['_ALTERREASSIGNMENTSREQUEST']._serialized_end=2611
+  _globals['_PARTITIONRESULT']._serialized_start=2613
+  _globals['_PARTITIONRESULT']._serialized_end=2695
+  _globals['_ALTERREASSIGNMENTSRESPONSE']._serialized_start=2697
+  _globals['_ALTERREASSIGNMENTSRESPONSE']._serialized_end=2821
+  _globals['_PARTITIONOFTOPIC']._serialized_start=2823
+  _globals['_PARTITIONOFTOPIC']._serialized_end=2875
+  _globals['_ELECTLEADERSREQUEST']._serialized_start=2877
+  _globals['_ELECTLEADERSREQUEST']._serialized_end=2982
+  _globals['_ELECTLEADERSRESPONSE']._serialized_start=2984
+  _globals['_ELECTLEADERSRESPONSE']._serialized_end=3102
+  _globals['_SETREPLICATIONREQUEST']._serialized_start=3104
+  _globals['_SETREPLICATIONREQUEST']._serialized_end=3217
+  _globals['_SETREPLICATIONRESPONSE']._serialized_start=3219
+  _globals['_SETREPLICATIONRESPONSE']._serialized_end=3274
+  _globals['_CLUSTERADMIN']._serialized_start=3277
+  _globals['_CLUSTERADMIN']._serialized_end=3989
 # @@protoc_insertion_point(module_scope)

@@ -135,8 +135,22 @@ class CreatePartitionsResponse(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class TopicConfigChange(_message.Message):
-    __slots__ = ("topic", "set", "reset", "if_revision", "replace")
+    __slots__ = ("topic", "set", "reset", "if_revision", "replace", "append", "subtract")
     class SetEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class AppendEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class SubtractEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -148,12 +162,16 @@ class TopicConfigChange(_message.Message):
     RESET_FIELD_NUMBER: _ClassVar[int]
     IF_REVISION_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
+    APPEND_FIELD_NUMBER: _ClassVar[int]
+    SUBTRACT_FIELD_NUMBER: _ClassVar[int]
     topic: str
     set: _containers.ScalarMap[str, str]
     reset: _containers.RepeatedScalarFieldContainer[str]
     if_revision: int
     replace: bool
-    def __init__(self, topic: _Optional[str] = ..., set: _Optional[_Mapping[str, str]] = ..., reset: _Optional[_Iterable[str]] = ..., if_revision: _Optional[int] = ..., replace: _Optional[bool] = ...) -> None: ...
+    append: _containers.ScalarMap[str, str]
+    subtract: _containers.ScalarMap[str, str]
+    def __init__(self, topic: _Optional[str] = ..., set: _Optional[_Mapping[str, str]] = ..., reset: _Optional[_Iterable[str]] = ..., if_revision: _Optional[int] = ..., replace: _Optional[bool] = ..., append: _Optional[_Mapping[str, str]] = ..., subtract: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class AlterTopicConfigsRequest(_message.Message):
     __slots__ = ("changes", "validate_only")
@@ -170,6 +188,51 @@ class AlterTopicConfigsResponse(_message.Message):
     topics: _containers.RepeatedCompositeFieldContainer[TopicResult]
     revision: int
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class GroupConfigChange(_message.Message):
+    __slots__ = ("group", "set", "reset", "replace")
+    class SetEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SET_FIELD_NUMBER: _ClassVar[int]
+    RESET_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    set: _containers.ScalarMap[str, str]
+    reset: _containers.RepeatedScalarFieldContainer[str]
+    replace: bool
+    def __init__(self, group: _Optional[str] = ..., set: _Optional[_Mapping[str, str]] = ..., reset: _Optional[_Iterable[str]] = ..., replace: _Optional[bool] = ...) -> None: ...
+
+class GroupResult(_message.Message):
+    __slots__ = ("group", "error", "reason")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    error: int
+    reason: str
+    def __init__(self, group: _Optional[str] = ..., error: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class AlterGroupConfigsRequest(_message.Message):
+    __slots__ = ("changes", "validate_only")
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    changes: _containers.RepeatedCompositeFieldContainer[GroupConfigChange]
+    validate_only: bool
+    def __init__(self, changes: _Optional[_Iterable[_Union[GroupConfigChange, _Mapping]]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class AlterGroupConfigsResponse(_message.Message):
+    __slots__ = ("groups", "revision")
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupResult]
+    revision: int
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupResult, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class Reassignment(_message.Message):
     __slots__ = ("topic", "partition", "target")

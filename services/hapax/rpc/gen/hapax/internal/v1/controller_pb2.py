@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as hapax_dot_v1_dot_cluster__admin__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"hapax/internal/v1/controller.proto\x12\x11hapax.internal.v1\x1a\x1chapax/v1/cluster_admin.proto2\xe8\x04\n\nController\x12M\n\x0c\x43reateTopics\x12\x1d.hapax.v1.CreateTopicsRequest\x1a\x1e.hapax.v1.CreateTopicsResponse\x12M\n\x0c\x44\x65leteTopics\x12\x1d.hapax.v1.DeleteTopicsRequest\x1a\x1e.hapax.v1.DeleteTopicsResponse\x12Y\n\x10\x43reatePartitions\x12!.hapax.v1.CreatePartitionsRequest\x1a\".hapax.v1.CreatePartitionsResponse\x12\\\n\x11\x41lterTopicConfigs\x12\".hapax.v1.AlterTopicConfigsRequest\x1a#.hapax.v1.AlterTopicConfigsResponse\x12_\n\x12\x41lterReassignments\x12#.hapax.v1.AlterReassignmentsRequest\x1a$.hapax.v1.AlterReassignmentsResponse\x12M\n\x0c\x45lectLeaders\x12\x1d.hapax.v1.ElectLeadersRequest\x1a\x1e.hapax.v1.ElectLeadersResponse\x12S\n\x0eSetReplication\x12\x1f.hapax.v1.SetReplicationRequest\x1a .hapax.v1.SetReplicationResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"hapax/internal/v1/controller.proto\x12\x11hapax.internal.v1\x1a\x1chapax/v1/cluster_admin.proto2\xc6\x05\n\nController\x12M\n\x0c\x43reateTopics\x12\x1d.hapax.v1.CreateTopicsRequest\x1a\x1e.hapax.v1.CreateTopicsResponse\x12M\n\x0c\x44\x65leteTopics\x12\x1d.hapax.v1.DeleteTopicsRequest\x1a\x1e.hapax.v1.DeleteTopicsResponse\x12Y\n\x10\x43reatePartitions\x12!.hapax.v1.CreatePartitionsRequest\x1a\".hapax.v1.CreatePartitionsResponse\x12\\\n\x11\x41lterTopicConfigs\x12\".hapax.v1.AlterTopicConfigsRequest\x1a#.hapax.v1.AlterTopicConfigsResponse\x12\\\n\x11\x41lterGroupConfigs\x12\".hapax.v1.AlterGroupConfigsRequest\x1a#.hapax.v1.AlterGroupConfigsResponse\x12_\n\x12\x41lterReassignments\x12#.hapax.v1.AlterReassignmentsRequest\x1a$.hapax.v1.AlterReassignmentsResponse\x12M\n\x0c\x45lectLeaders\x12\x1d.hapax.v1.ElectLeadersRequest\x1a\x1e.hapax.v1.ElectLeadersResponse\x12S\n\x0eSetReplication\x12\x1f.hapax.v1.SetReplicationRequest\x1a .hapax.v1.SetReplicationResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,5 +33,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hapax.internal.v1.controlle
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CONTROLLER']._serialized_start=88
-  _globals['_CONTROLLER']._serialized_end=704
+  _globals['_CONTROLLER']._serialized_end=798
 # @@protoc_insertion_point(module_scope)
