@@ -10,6 +10,7 @@ from typing import Final
 from hapax.broker.barrier import Unconfirmed
 from hapax.broker.metrics import PRODUCED_BYTES
 from hapax.broker.partitions import PartitionSet
+from hapax.broker.read_replicas import find_copy
 from hapax.broker.replica import Replica
 from hapax.codec.batch import CURRENT_MAGIC, HEADER_SIZE, read_header
 from hapax.core.errors import ErrorCode, Refusal
@@ -279,9 +280,16 @@ class ProducerService:
         self._partitions = partitions
         self._ask_to_abort = ask_to_abort
 
-    async def describe_producers(self, ctx: RequestContext, topic: str, partition: int) -> Sequence[ActiveProducer]:
-        replica = self._partitions.find(topic, partition)
-        await replica.barrier.passed()
+    async def describe_producers(
+        self, topic: str, partition: int, *, leader_only: bool
+    ) -> Sequence[ActiveProducer]:
+        try:
+            replica = self._partitions.find(topic, partition)
+            await replica.barrier.passed()
+        except Refusal as refusal:
+            if leader_only or refusal.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                raise
+            replica = find_copy(self._partitions, topic, partition)
         return [
             ActiveProducer(
                 p.producer_id, p.producer_epoch, p.last_sequence, p.last_timestamp, p.coordinator_epoch,

@@ -53,13 +53,7 @@ class ReadReplicas:
         except Refusal as refusal:
             if refusal.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 raise
-            view = self._partitions.view
-            found = view.topic(topic) if isinstance(topic, str) else view.topic_by_id(TopicId(topic))
-            assigned = None if found is None else view.partition(found.topic_id, partition)
-            copy = None if assigned is None else self._partitions.replicas.get(assigned.id)
-            if copy is None or not serves_as_copy(copy):
-                raise
-            return copy
+            return find_copy(self._partitions, topic, partition)
 
     def preferred(self, replica: Replica, offset: int, rack: str) -> int:
         """The node from which a consumer of that rack should read a partition that is led here, from `offset` on. -1 if
@@ -76,6 +70,18 @@ class ReadReplicas:
 
     def _fits(self, node: NodeView, rack: str) -> bool:
         return node.role == "broker" and node.record.rack == rack and self._partitions.view.rank(node) == FIT
+
+
+def find_copy(partitions: FoundReplicas, topic: str | bytes, partition: int) -> Replica:
+    """The copy here of a partition that another broker leads. Raises Refusal(NOT_LEADER_OR_FOLLOWER): none is here that
+    may be read now."""
+    view = partitions.view
+    found = view.topic(topic) if isinstance(topic, str) else view.topic_by_id(TopicId(topic))
+    assigned = None if found is None else view.partition(found.topic_id, partition)
+    copy = None if assigned is None else partitions.replicas.get(assigned.id)
+    if copy is None or not serves_as_copy(copy):
+        raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    return copy
 
 
 def serves_as_copy(replica: Replica) -> bool:

@@ -17,7 +17,7 @@ from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.runtime.ports import RpcError
 from hapax.wire import messages
-from hapax.wire.peer import Peer, PeerError
+from hapax.wire.peer import LEADER_ONLY_TAG, Peer, PeerError
 
 _TOPIC: Final = 2
 _NODE: Final = 4
@@ -497,7 +497,9 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         async def attempt() -> Any:
             (node_id,) = by_node(self._cluster, [partition])
             topic = Message.TopicRequest(name=partition.topic, partition_indexes=[partition.partition])
-            response = await (await self._cluster.peer(node_id)).call(Message(topics=[topic]))
+            request = Message(topics=[topic])
+            messages.set_unknown_tag(request, LEADER_ONLY_TAG, b"")
+            response = await (await self._cluster.peer(node_id)).call(request)
             answer = response.topics[0].partitions[0]
             if answer.error_code:
                 self._cluster.refresh_soon()

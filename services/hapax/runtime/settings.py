@@ -346,7 +346,7 @@ class Settings:
     """Shortest session timeout that a member of a classic group may ask for, in milliseconds."""
     group_max_session_timeout_ms: Millis = 1_800_000
     """Longest session timeout that a member of a classic group may ask for, in milliseconds."""
-    group_initial_rebalance_delay_ms: Millis = 3_000
+    group_initial_rebalance_delay_ms: Annotated[int, Between(0)] = 3_000
     """Milliseconds for which the first round of an empty classic group waits for more members."""
     group_max_size: Annotated[int, Between(1)] = 2**31 - 1
     """Most members of a classic group."""

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 INTERNAL_WRITE_TAG = 10000
 """Tagged field at the top level of a Produce request: `>iq16s`, shard epoch, registration epoch, session."""
 
+LEADER_ONLY_TAG = 10000
+"""Empty tagged field at the top level of a DescribeProducers request: replicas that do not lead must refuse it."""
+
 _CORRELATION = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 

@@ -40,14 +40,14 @@ def cells(
         pytest.param(words, id="-".join(words), marks=marks.get(words, ())) for words in chosen])
 
 
-def java_command() -> list[str]:
-    """The Java program, compiled if need be. Skips the test where that is impossible."""
+def java_command(program: str = "java", main: str = "Main") -> list[str]:
+    """A Java program of this folder, compiled if need be. Skips the test where that is impossible."""
     for tool in ("java", "javac"):
         if shutil.which(tool) is None:
             pytest.skip(f"the Java clients need {tool}, which is not on the PATH")
-    sources, pom = sorted((HERE / "java").glob("*.java")), HERE / "java" / "pom.xml"
+    sources, pom = sorted((HERE / program).glob("*.java")), HERE / program / "pom.xml"
     try:
-        jars = fetched(pom, f"java-clients-{digest([pom])}")
+        jars = fetched(pom, f"{program}-clients-{digest([pom])}")
     except Unavailable as error:
         pytest.skip(str(error))
 
@@ -55,8 +55,10 @@ def java_command() -> list[str]:
         command = ["javac", "--release", "17", "-Xlint:all,-serial,-try", "-Werror", "-d", folder]
         _build([*command, "-cp", jars / "*", *sources], HERE)
 
-    classes = built("java-program", [pom, *sources], compile_)
-    return ["java", "-Xmx384m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{classes}:{jars}/*", "Main"]
+    classes = built(f"{program}-program", [pom, *sources], compile_)
+    return [
+        "java", "-Xmx384m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        "-Dorg.slf4j.simpleLogger.cacheOutputStream=true", "-cp", f"{classes}:{jars}/*", main]
 
 
 def franz_go_command() -> list[str]:

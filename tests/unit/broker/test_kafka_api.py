@@ -260,7 +260,7 @@ async def test_a_tool_aborts_a_hanging_transaction(harness: Harness, partitions:
 
     service: Any = ProducerService(partitions, ask_to_abort)  # type: ignore[arg-type]
     context: Any = Context()
-    (active,) = await service.describe_producers(context, "t", 0)
+    (active,) = await service.describe_producers("t", 0, leader_only=True)
     assert (active.producer_id, active.txn_first_offset) == (7, 0)
     for commit, epoch, code in (
         (True, 3, ErrorCode.INVALID_TXN_STATE),

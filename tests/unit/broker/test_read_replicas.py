@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from hapax.broker.copying import Copying
+from hapax.broker.kafka_api import ProducerService
 from hapax.broker.read_replicas import serves_as_copy
 from hapax.codec.batch import iterate_batches
 from hapax.core.control import Marker
-from hapax.core.errors import ErrorCode
+from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId
 from hapax.kafka.api.fetch import FetchPartition, FetchRequest
 from hapax.kafka.table import DEFERRED
@@ -118,6 +119,21 @@ async def test_without_the_selector_only_the_leader_serves(tmp_path: Path) -> No
         assert fetch(world, 1, 0).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     finally:
         await world.close()
+
+
+async def test_a_copy_describes_its_producers_unless_the_leader_is_asked_for(world: World) -> None:
+    await world.produced(0, batch(producer_id=7, epoch=0, sequence=0, transactional=True))
+    await world.until(lambda: world.end(1) == 1)
+
+    async def described(node: int, *, leader_only: bool = False) -> Any:
+        service = ProducerService(world.brokers[node].partitions, None)  # type: ignore[arg-type]
+        return await service.describe_producers("t", 0, leader_only=leader_only)
+
+    assert await described(1) == await described(0) == await described(0, leader_only=True)
+    assert [each.txn_first_offset for each in await described(1)] == [0]
+    with pytest.raises(Refusal) as refused:
+        await described(1, leader_only=True)
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 # --- the copy ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime.ports import RpcError, RpcStatus
 from hapax.wire import messages
-from hapax.wire.peer import PeerClosed, PeerError
+from hapax.wire.messages import unknown_tag
+from hapax.wire.peer import LEADER_ONLY_TAG, PeerClosed, PeerError
 
 
 class Controller(Admin):
@@ -188,6 +189,27 @@ async def test_a_transaction_that_ended_before_its_abort_was_sent_was_not_aborte
     admin.next_after_refused = next_one
     assert not await admin.abort_hanging(where, 4001, 17)
     assert admin.markers == 0
+
+
+async def test_a_late_copy_does_not_answer_for_the_leader() -> None:
+    """An abort decides by the answer that there is nothing to abort."""
+    admin = Admin({"bootstrap.servers": "127.0.0.1:1"})
+    asked: list[bytes | None] = []
+    admin._cluster.topics["t"] = Topic("t", uuid.uuid4(), {PartitionIndex(0): Leader(0, 1)})
+
+    class Leading:
+        async def call(self, request: Any) -> Any:
+            asked.append(unknown_tag(request, LEADER_ONLY_TAG))
+            kind = messages.DescribeProducersResponse.TopicResponse
+            answer = kind.PartitionResponse(partition_index=0, error_code=0, active_producers=[])
+            return messages.DescribeProducersResponse(topics=[kind(name="t", partitions=[answer])])
+
+    async def peer(node_id: int, purpose: str = "data") -> Any:
+        return Leading()
+
+    admin._cluster.peer = peer  # type: ignore[method-assign]
+    assert await admin.describe_producers(TopicPartition("t", PartitionIndex(0))) == []
+    assert asked == [b""]
 
 
 class RestartingCoordinator(Admin):

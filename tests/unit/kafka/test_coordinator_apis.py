@@ -39,6 +39,7 @@ from hapax.kafka.api.offset_fetch import OffsetAnswer
 from hapax.kafka.registry import all_apis
 from hapax.kafka.table import ApiTable
 from hapax.wire import messages
+from hapax.wire.peer import LEADER_ONLY_TAG
 
 TOPIC_ID = UUID("6b1d7f7e-2f5a-4d3e-9a53-0a5f4c3b2a19")
 
@@ -113,8 +114,8 @@ class Coordinator:
         self.note(filters)
         return [TRANSACTION]
 
-    async def describe_producers(self, ctx: Any, *asked: Any) -> list[ActiveProducer]:
-        self.note(*asked)
+    async def describe_producers(self, *asked: Any, leader_only: bool) -> list[ActiveProducer]:
+        self.note(*asked, leader_only)
         return [ActiveProducer(7, 3, 9, 1234, 5, -1)]
 
 
@@ -351,6 +352,10 @@ async def test_list_transactions(version: int) -> None:
 async def test_describe_producers() -> None:
     kind = messages.DescribeProducersRequest
     request = kind(topics=[kind.TopicRequest(name="a", partition_indexes=[0])])
-    response = await call(Coordinator(), describe_producers, 0, request)
+    coordinator = Coordinator()
+    response = await call(coordinator, describe_producers, 0, request)
     (producer,) = response.topics[0].partitions[0].active_producers
     assert (producer.producer_id, producer.last_sequence, producer.current_txn_start_offset) == (7, 9, -1)
+    messages.set_unknown_tag(request, LEADER_ONLY_TAG, b"")
+    await call(coordinator, describe_producers, 0, request)
+    assert coordinator.asked == [("a", 0, False), ("a", 0, True)]

@@ -59,6 +59,11 @@ def test_all_faults_are_told_at_once() -> None:
     assert "durability=y (environment)" in str(raised.value)
 
 
+def test_the_first_round_of_a_classic_group_need_not_wait() -> None:
+    """As Kafka's images are configured for tests."""
+    assert load(["group.initial.rebalance.delay.ms=0"], environment={}).group_initial_rebalance_delay_ms == 0
+
+
 def test_what_kubernetes_puts_into_the_environment_is_no_setting() -> None:
     environment = {
         "HAPAX_SERVICE_HOST": "10.0.0.1",

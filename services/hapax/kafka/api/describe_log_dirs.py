@@ -1,7 +1,12 @@
-"""DescribeLogDirs (35): the data folder of a broker and the size of each replica in it. Other nodes have none."""
+"""DescribeLogDirs (35): a node's data folder, and the size of each replica in it. Only a broker's has any.
+
+Clients take an answer without a folder for a refusal (CLUSTER_AUTHORIZATION_FAILED), and `kafka-log-dirs.sh --describe`
+asks every node.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -38,7 +43,10 @@ class DataFolder(Protocol):
 
 
 def register(table: ApiTable, node: NodeContext) -> None:
-    table.on(ROW, lambda ctx, request: _response([]))
+    path = os.path.abspath(node.settings.log_dir)
+    empty = _Folder(
+        error_code=0, log_dir=path, total_bytes=_UNKNOWN, usable_bytes=_UNKNOWN, is_cordoned=False, topics=[])
+    table.on(ROW, lambda ctx, request: _response([empty]))
 
 
 def register_folder(table: ApiTable, folder: DataFolder) -> None:

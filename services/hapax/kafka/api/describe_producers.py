@@ -1,4 +1,8 @@
-"""DescribeProducers (61): the state of the producers of a partition, from its leader."""
+"""DescribeProducers (61): the state of the producers of a partition, from any of its replicas.
+
+Kafka's clients ask the leader unless a person names a broker (`kafka-transactions.sh find-hanging --broker-id`). A
+client that decides by the answer asks for the leader's own (`LEADER_ONLY_TAG`): a copy may be late.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
-from hapax.wire.messages import DescribeProducersResponse
+from hapax.wire.messages import DescribeProducersResponse, unknown_tag
+from hapax.wire.peer import LEADER_ONLY_TAG
 
 ROW: Final = ApiRow(
     key=61, name="DescribeProducers", versions=(0, 0), flexible_from=0,
@@ -29,22 +34,26 @@ class ActiveProducer(NamedTuple):
 
 
 class ProducerDescriber(Protocol):
-    async def describe_producers(self, ctx: RequestContext, topic: str, partition: int) -> Sequence[ActiveProducer]:
+    async def describe_producers(
+        self, topic: str, partition: int, *, leader_only: bool
+    ) -> Sequence[ActiveProducer]:
         """Raises Refusal: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER."""
         ...
 
 
 def register(table: ApiTable, describer: ProducerDescriber) -> None:
-    async def one(ctx: RequestContext, topic: str, index: int) -> Any:
+    async def one(topic: str, index: int, leader_only: bool) -> Any:
         try:
-            producers = await describer.describe_producers(ctx, topic, index)
+            producers = await describer.describe_producers(topic, index, leader_only=leader_only)
         except Refusal as refusal:
             return _partition(index, refusal.code, refusal.reason or None, ())
         return _partition(index, ErrorCode.NONE, None, producers)
 
     async def handle(ctx: RequestContext, request: Any) -> Any:
+        leader_only = unknown_tag(request, LEADER_ONLY_TAG) is not None
         return DescribeProducersResponse(throttle_time_ms=0, topics=[
-            Topic(name=topic.name, partitions=[await one(ctx, topic.name, i) for i in topic.partition_indexes])
+            Topic(name=topic.name, partitions=[
+                await one(topic.name, i, leader_only) for i in topic.partition_indexes])
             for topic in request.topics
         ])
 
