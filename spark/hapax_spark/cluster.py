@@ -463,12 +463,13 @@ class Attempt:
 
     async def _place(self) -> Joined:
         """Joins the transaction once, and returns the place in it."""
-        await self._ready()
+        sender = await self._ready()
         assert self._transactions is not None
         async with self._joining:
             if self._joined is None:
                 joined = await self._transactions.join(
-                    self._token.commit_token(), self._member_key, timeout_ms=self._timeout_ms
+                    self._token.commit_token(), self._member_key, timeout_ms=self._timeout_ms,
+                    first=sender.first_partition(),
                 )
                 self._check_same(joined)
                 self._open_until = time.monotonic() + joined.remaining_ms / 1000

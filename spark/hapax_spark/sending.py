@@ -32,7 +32,7 @@ class RowSender:
     """Sends the rows of one task attempt."""
 
     def __init__(
-        self, client: Producer | MultiWriter, producer: Callable[[], Awaitable[Producer | None]],
+        self, client: MultiWriter, producer: Callable[[], Awaitable[Producer | None]],
         columns: OutputColumns, options: Options,
     ) -> None:
         """`client` knows the topics. `producer` is called when a batch of records is ready to be sent; None: the
@@ -49,6 +49,19 @@ class RowSender:
         """Topic -> its number of partitions."""
         self._turns: dict[str, int] = {}
         """Topic -> number of batches without keys so far; these go to the partitions in turn."""
+
+    def first_partition(self) -> tuple[str, int] | None:
+        """(topic, partition) of the first batch, if that is known before there are rows: rows without keys go to one
+        topic, whose partitions an earlier task has asked for."""
+        columns, topic = self._columns, self._topic
+        if topic is None or columns.key is not None or columns.partition is not None:
+            return None
+        try:
+            available = self._client.available_partitions(topic)
+        except KeyError:
+            return None
+        turn = self._turns.setdefault(topic, random.randrange(1 << 16))
+        return (topic, available[turn % len(available)]) if available else None
 
     async def look_up(self) -> None:
         """Asks for the option's topic, so that its metadata is there when the first row is."""

@@ -92,6 +92,46 @@ MUTANTS = (
         (unit("broker/test_parked_writes.py"),),
     ),
     Mutant(
+        "a pass counts after its transaction's marker", "rules 3 and 24", "core/partition/verification.py",
+        "            and admission.serial > self._decided(header.producer_id)\n",
+        "",
+        (unit("broker/test_write_passes.py"),),
+    ),
+    Mutant(
+        "a pass of a replaced coordinator counts", "rule 3", "core/partition/verification.py",
+        "            and self._epochs.admit(admission.shard, admission.shard_epoch)\n",
+        "",
+        (unit("broker/test_write_passes.py"),),
+    ),
+    Mutant(
+        "a pass unseals a winner whose records are being counted", "rule 6", "broker/parked_writes.py",
+        "        return producer is None or producer.txn_first_offset < 0\n",
+        "        return True\n",
+        (unit("broker/test_write_passes.py"),),
+    ),
+    Mutant(
+        "a pass counts long after its transaction", "rule 3: the partition forgets markers",
+        "core/partition/verification.py",
+        "            and abs(now_ms - admission.issued_ms) <= LONGEST_ADMISSION_MS\n",
+        "",
+        (unit("broker/test_write_passes.py"),),
+    ),
+    Mutant(
+        "clients make passes themselves", "rule 17", "wire/write_pass.py",
+        "    if session is None or not hmac.compare_digest(\n"
+        "        content[_CONTENT.size :], _mac(signed, transactional_id, session)\n"
+        "    ):\n",
+        "    if session is None:\n",
+        (unit("wire/test_write_pass.py"), unit("broker/test_write_passes.py")),
+    ),
+    Mutant(
+        "a pass is given for a partition that is not registered", "rule 3: no marker would come",
+        "core/transaction/multiwriter.py",
+        "        registered=request.partition is not None and request.partition in member.partitions,\n",
+        "        registered=request.partition is not None,\n",
+        (unit("core/transaction/test_multiwriter.py"),),
+    ),
+    Mutant(
         "a new leader takes what is open for verified", "rules 6 and 24", "broker/parked_writes.py",
         "        machine.seal_all()\n",
         "",

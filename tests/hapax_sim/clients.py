@@ -366,7 +366,11 @@ class Engine:
         """One task. Sometimes its first attempt is abandoned half-way, and that attempt's records must not be seen."""
         attempts = 2 if life.rng.random() < 0.2 else 1
         for attempt in range(attempts):
-            joined = await transactions.join(token, f"{self.tries}.{number}.{attempt}", timeout_ms=10_000)
+            # Half of the members name their first partition. Some of those write to another one first.
+            planned = life.rng.randrange(2 * PARTITIONS[BATCHES])
+            first = (BATCHES, planned) if planned < PARTITIONS[BATCHES] else None
+            joined = await transactions.join(
+                token, f"{self.tries}.{number}.{attempt}", timeout_ms=10_000, first=first)
             if joined.already_committed:
                 return None
             wins = attempt == attempts - 1
@@ -379,6 +383,8 @@ class Engine:
                     value = f"{life.name}.{token.value}.{self.tries}.{number}.{attempt}.{i}"
                     values.append(value)
                     partition = life.rng.randrange(PARTITIONS[BATCHES])
+                    if i == 0 and first is not None and life.rng.random() < 0.8:
+                        partition = planned
                     delivery = await writer.send(BATCHES, value.encode(), partition=partition)
                     if wins:
                         await delivery

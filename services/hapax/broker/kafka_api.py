@@ -37,6 +37,7 @@ from hapax.log.times import find_newest_record, find_record
 from hapax.runtime import telemetry
 from hapax.runtime.metrics import Counter
 from hapax.wire.internal_writes import read_proof
+from hapax.wire.write_pass import read_pass
 
 _NO_INTERNAL_WRITES: Final = WriteResult(
     ErrorCode.INVALID_TOPIC_EXCEPTION, reason="clients cannot write to an internal topic"
@@ -92,6 +93,9 @@ class ProduceService:
         partitions = self._partitions
         transactional_id = request.transactional_id or ""
         below = partitions.view.producer_ids_below
+        admission = None
+        if request.write_pass is not None and ctx.api_version >= FIRST_VERSION_THAT_ADDS:
+            admission = read_pass(request.write_pass, transactional_id, partitions.view.session_of)
         for number, part in enumerate(request.partitions):
             topic, index, start, end = part
             replica = (
@@ -114,7 +118,10 @@ class ProduceService:
                 batch = body[start:end]
                 if transactional_id and ctx.api_version < FIRST_VERSION_THAT_ADDS:
                     self._fence_older_connections(replica, ctx, transactional_id, batch)
-                replica.produce(batch, call, number, transactional_id, ctx.api_version, request.acks != -1)
+                mine = admission is not None and admission[1:3] == (replica.id.topic_id, replica.index)
+                replica.produce(
+                    batch, call, number, transactional_id, ctx.api_version, request.acks != -1,
+                    admission if mine else None)
 
     def _shard_epoch(self, proof: bytes) -> int | None:
         """Shard epoch of an internal write. None: the proof names no live registration, so it is a client's write."""

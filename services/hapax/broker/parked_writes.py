@@ -19,6 +19,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.values import WriteResult
 from hapax.core.partition.verification import (
     FIRST_VERSION_THAT_ADDS,
+    Admission,
     Answer,
     Outcome,
     Question,
@@ -106,6 +107,19 @@ class ParkedWrites:
         question = self._verification.park(header, transactional_id, produce_version, parked)
         if question is not None:
             self._ask(question)
+
+    def admits(self, header: BatchHeader, admission: Admission | None, now_ms: int) -> bool:
+        """Whether the producer's first batch of a transaction is verified by what came with it. A producer whose
+        transaction is open here was sealed, or this leadership is new: then the coordinator is asked."""
+        if admission is None or not self._verification.admits(header, admission, now_ms):
+            return False
+        producer = self._partition.machine.describe_producer(header.producer_id)
+        return producer is None or producer.txn_first_offset < 0
+
+    def admitted(self, admission: Admission) -> None:
+        """The batch was appended."""
+        if self._partition.machine.name_transaction(admission.producer_id, admission.serial):
+            self.transactional_ids[admission.producer_id] = admission.transactional_id
 
     def answered(self, answer: Answer) -> None:
         """The coordinator's answer to a question, or that none came."""

@@ -57,7 +57,7 @@ from hapax.core.partition.machine import (
 )
 from hapax.core.partition.replication import Replication
 from hapax.core.partition.values import WriteResult
-from hapax.core.partition.verification import Question, ShardEpochs
+from hapax.core.partition.verification import Admission, Question, ShardEpochs
 from hapax.core.types import NodeId, RegistrationEpoch, TopicIdPartition
 from hapax.log.config import LogConfig
 from hapax.log.durable import SyncFailed
@@ -323,17 +323,23 @@ class Replica:
 
     def produce(
         self, batch: memoryview, call: Settles, number: int, transactional_id: str = "", produce_version: int = 0,
-        local: bool = False,
+        local: bool = False, admission: Admission | None = None,
     ) -> None:
         """A client's batch. `number`: the partition's place in the call. `batch` is writable and valid during the call
-        only. Settles the write, now or later. `local` (acks=1): as soon as this node has it."""
+        only. Settles the write, now or later. `local` (acks=1): as soon as this node has it. `admission`: the
+        coordinator's answer about this partition, if it came with the batch."""
         try:
             header = self.checked(batch)
             if header.producer_id >= 0 and self.parked.holds(header.producer_id):
                 self.parked.park(batch, header, call, number, transactional_id, produce_version, local)
                 return
             decision = self.machine.decide_append(header, self.context.clock.now_ms(), self._client_context)
-            if decision is NEED_VERIFICATION:
+            if decision is NEED_VERIFICATION and self.parked.admits(header, admission, self.context.clock.now_ms()):
+                decision = self.machine.decide_append(header, self.context.clock.now_ms(), VERIFIED)
+                self.carry_out(decision, batch, header, call, number, local)
+                assert admission is not None
+                self.parked.admitted(admission)
+            elif decision is NEED_VERIFICATION:
                 self.parked.park(batch, header, call, number, transactional_id, produce_version, local)
             else:
                 self.carry_out(decision, batch, header, call, number, local)

@@ -65,6 +65,10 @@ class Joined(NamedTuple):
     remaining_ms: int
     already_committed: bool
     committed_records: int
+    first: tuple[str, int] | None = None
+    """The partition that the writer will write first (topic, partition)."""
+    write_pass: bytes = b""
+    """Spares the first partition's leader a question to the coordinator."""
 
 
 class Winner(NamedTuple):
@@ -87,6 +91,8 @@ class Writer(Producer):
         if joined.already_committed:
             raise WrongState(f"token {joined.token.value} of {joined.token.scope!r} is committed: nothing to write")
         super().__init__({**settings, "transactional.id": joined.transactional_id}, ports=ports, cluster=cluster)
+        if joined.first is not None and joined.write_pass:
+            self._engine.sender.write_passes[joined.first] = joined.write_pass
         self._machine.take_up(Identity(ProducerId(joined.producer_id), ProducerEpoch(joined.epoch)))
 
     async def start(self) -> Self:
@@ -133,15 +139,20 @@ class MultiWriter(Connected):
         super().__init__(options, options["max.block.ms"], ports)
         self._id = transactional_id
 
-    async def join(self, token: CommitToken, member: str, *, timeout_ms: int | None = None) -> Joined:
+    async def join(
+        self, token: CommitToken, member: str, *, timeout_ms: int | None = None, first: tuple[str, int] | None = None
+    ) -> Joined:
         """Opens or joins the transaction of a token. `member` is unique for each attempt: joining again under it gives
-        the same place. `timeout_ms`: the transaction's time-out, if this call opens it."""
+        the same place. `timeout_ms`: the transaction's time-out, if this call opens it. `first`: the partition (topic,
+        partition) that the writer will write first, if it is known: it is registered at once, which saves the first
+        batch's verification."""
         request = pb.JoinTransactionRequest(
             transactional_id=self._id,
             token=token.encode(),
             member_key=member,
             timeout_ms=timeout_ms or self._options["transaction.timeout.ms"],
             allow_unknown_history=token.allow_unknown_history,
+            partition=None if first is None else lease_pb2.Partition(topic=first[0], partition=first[1]),
         )
         answer = await self._call("JoinTransaction", request, pb.JoinTransactionResponse)
         return Joined(
@@ -153,6 +164,8 @@ class MultiWriter(Connected):
             answer.remaining_ms,
             answer.already_committed,
             answer.committed_records,
+            first,
+            answer.write_pass,
         )
 
     def under(self, transactional_id: str) -> MultiWriter:

@@ -22,6 +22,7 @@ from hapax.runtime import supervision
 from hapax.runtime.ports import FrameLimits
 from hapax.wire.messages import ProduceRequest
 from hapax.wire.peer import Peer, PeerError, PeerUnsupported
+from hapax.wire.write_pass import WRITE_PASS_TAG
 
 _NO_TOPIC_IDS = 12
 """The last version of Produce that names topics by name. Version 13 names them by id."""
@@ -54,6 +55,8 @@ class Sender:
         self._outcomes = outcomes
         self._transactional_id = transactional_id
         self.transaction_version = 2
+        self.write_passes: dict[tuple[str, int], bytes] = {}
+        """(topic, partition) -> what goes with its batches, so that their leader need not ask the coordinator."""
         self._acks: int = cluster.options["acks"]
         self._timeout_ms: int = cluster.options["request.timeout.ms"]
         self._max_bytes: int = cluster.options["max.request.size"]
@@ -153,7 +156,7 @@ class Sender:
                 return
         try:
             message, version, by_id = self._encode(peer, batches)
-            answer = peer.submit(message, version=version)
+            answer = peer.submit(message, version=version, tags=self._pass_for(batches, version))
         except PeerUnsupported as error:
             for batch in batches:
                 self._outcomes.refused(batch, ErrorCode.UNSUPPORTED_VERSION, str(error))
@@ -168,6 +171,16 @@ class Sender:
                 self._outcomes.delivered(batch, NO_OFFSET, TimestampMs(-1))
             return
         answer.add_done_callback(lambda done: self._answered(done, batches, by_id))
+
+    def _pass_for(self, batches: list[Batch], version: int) -> dict[int, bytes] | None:
+        """A request holds one pass."""
+        if not self.write_passes or version <= _VERSION_1:
+            return None
+        for batch in batches:
+            found = self.write_passes.get((batch.partition.topic, batch.partition.partition))
+            if found is not None:
+                return {WRITE_PASS_TAG: found}
+        return None
 
     def _encode(self, peer: Peer, batches: list[Batch]) -> tuple[Any, int, dict[Any, str]]:
         topics: dict[str, list[Batch]] = {}
@@ -217,6 +230,7 @@ class Sender:
             if answer is None:
                 self._outcomes.lost(batch, "the answer leaves the partition out")
             elif answer.error_code == 0:
+                self.write_passes.pop((batch.partition.topic, batch.partition.partition), None)
                 self._outcomes.delivered(batch, Offset(answer.base_offset), TimestampMs(answer.log_append_time_ms))
             else:
                 reason = answer.error_message or ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hapax.client.cluster import Backoff, ClusterClient
 from hapax.client.errors import FatalError, HapaxError, RetriableError, from_code, from_status
@@ -20,11 +20,17 @@ from hapax.core.producer.partition_queue import Identity
 from hapax.core.producer.states import Trouble
 from hapax.core.types import ProducerEpoch, ProducerId
 from hapax.runtime.ports import RpcError
+from hapax.wire import messages
+from hapax.wire.peer import PeerError, PeerUnsupported
 
 if TYPE_CHECKING:
     from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
 
 SERVICE = "/hapax.v1.Transactions/"
+FRAMED: Final = frozenset({"JoinTransaction", "EndTransaction"})
+"""Calls that a micro-batch waits for: Kafka frames, which take less time than gRPC."""
+_LARGEST_FRAMED: Final = 32 << 10
+"""Bytes. The winners of a large commit may be longer than a frame of this call may be."""
 
 
 class Work(NamedTuple):
@@ -150,6 +156,10 @@ async def transactions_call(cluster: ClusterClient, transactional_id: str, metho
     """One call to the coordinator of a transactional id. Raises RpcError, HapaxError, PeerError, and RetriableError if
     there is no coordinator at the moment."""
     node = await cluster.coordinator("transaction", transactional_id)
+    if method in FRAMED and len(request) <= _LARGEST_FRAMED and cluster.cluster_id is not None:
+        answer = await _framed(cluster, node, transactional_id, method, request)
+        if answer is not None:
+            return answer
     address = await cluster.rpc_address(node)
     if address is None:
         cluster.forget_coordinator("transaction", transactional_id)
@@ -167,6 +177,28 @@ async def transactions_call(cluster: ClusterClient, transactional_id: str, metho
         raise _WrongNode(
             f"transactional id {transactional_id!r}: the process at {address} is no coordinator: {error}",
             code=ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
+
+
+async def _framed(
+    cluster: ClusterClient, node: int, transactional_id: str, method: str, request: bytes
+) -> bytes | None:
+    """The same call as a Kafka frame. None: the coordinator does not know such frames, or the call would wait behind
+    another one, since a connection's answers come in order."""
+    peer = await cluster.peer(node, "coordinator")
+    if peer.in_flight:
+        return None
+    try:
+        answer = await peer.call(
+            messages.TransactionCallRequest(cluster_id=cluster.cluster_id, method=method, payload=request))
+    except PeerUnsupported:
+        return None
+    if answer.error_code:
+        cluster.forget_coordinator("transaction", transactional_id)
+        if answer.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+            peer.close("its address belongs to another cluster now")
+            raise PeerError(f"{peer.address}: {answer.error_message}")
+        raise from_code(answer.error_code, f"transactional id {transactional_id!r}", answer.error_message)
+    return answer.payload  # type: ignore[no-any-return]
 
 
 async def end_with_token(

@@ -10,13 +10,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
-from hapax.codec.metadata import OFFSETS_TOPIC
+from hapax.codec.metadata import INTERNAL_TOPICS, OFFSETS_TOPIC
 from hapax.coordinator.administration import CoordinatorAdministration
 from hapax.coordinator.descriptions import conflict, description
 from hapax.coordinator.hanging import HangingTransactions
 from hapax.coordinator.shards import Shards
+from hapax.coordinator.transactions import TxnShard
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.offsets import OffsetsMarker
+from hapax.core.partition.verification import Admission
 from hapax.core.transaction.machine import TransactionShard
 from hapax.core.transaction.record import Fingerprint, ProducerIdentity, Token, TransactionPartition
 from hapax.core.transaction.requests import (
@@ -45,6 +47,7 @@ from hapax.core.types import (
     PartitionIndex,
     ProducerEpoch,
     ProducerId,
+    RegistrationEpoch,
     Sequence,
     Serial,
     TopicId,
@@ -53,6 +56,7 @@ from hapax.rpc.gen.hapax.internal.v1 import common_pb2, coordinator_pb2
 from hapax.rpc.gen.hapax.v1 import lease_pb2, transactions_pb2
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Clock, RpcHandler, RpcPeer
+from hapax.wire.write_pass import sign
 
 TXN_COORDINATOR: Final = "/hapax.internal.v1.TxnCoordinator/"
 GROUP_COORDINATOR: Final = "/hapax.internal.v1.GroupCoordinator/"
@@ -66,6 +70,8 @@ _Response = TypeVar("_Response")
 class RpcApi:
     hanging: HangingTransactions
     """Set when the shards start."""
+    proof: tuple[RegistrationEpoch, bytes]
+    """Registration epoch and session of this process; set when it is registered."""
 
     def __init__(self, shards: Shards, view: ClusterView, clock: Clock) -> None:
         self._shards = shards
@@ -90,6 +96,10 @@ class RpcApi:
             TRANSACTIONS + "FenceProducer": self._fence_producer,
             **CoordinatorAdministration(self._shards, self._view).handlers(),
         }
+
+    def framed_handlers(self) -> dict[str, RpcHandler]:
+        """The public calls that also come as Kafka frames (`hapax.kafka.api.transaction_call`)."""
+        return {"JoinTransaction": self._join_transaction, "EndTransaction": self._end_transaction}
 
     # --- between services -----------------------------------------------------------------------------------------
 
@@ -184,7 +194,7 @@ class RpcApi:
             shard = self._shards.txn_shard(request.transactional_id)
             question = JoinTransaction(
                 request.transactional_id, _token(request.token), request.member_key, request.timeout_ms,
-                self._caller(), request.allow_unknown_history, _token_work(request.token),
+                self._caller(), request.allow_unknown_history, _token_work(request.token), self._first(request),
             )
             reply = await shard.ask(TransactionShard.join_transaction, question)
             assert isinstance(reply, Joined)
@@ -194,9 +204,28 @@ class RpcApi:
                 producer_epoch=reply.identity.producer_epoch, serial=reply.serial,
                 committed_value=-1 if committed is None else committed.value, remaining_ms=reply.remaining_ms,
                 committed_records=committed.record_count if committed and reply.already_committed else 0,
+                write_pass=self._pass(question, reply, shard) if reply.registered else b"",
             )
 
         return (await _answered(answer, transactions_pb2.JoinTransactionResponse)).SerializeToString()
+
+    def _first(self, request: transactions_pb2.JoinTransactionRequest) -> TransactionPartition | None:
+        """The partition that the member will write first. One that clients cannot write is left out: the write itself
+        is refused, with the reason."""
+        if not request.HasField("partition"):
+            return None
+        topic, index = self._view.topic(request.partition.topic), request.partition.partition
+        if topic is None or topic.name in INTERNAL_TOPICS or not 0 <= index < topic.partitions:
+            return None
+        return TransactionPartition(topic.name, topic.topic_id, PartitionIndex(index))
+
+    def _pass(self, question: JoinTransaction, reply: Joined, shard: TxnShard) -> bytes:
+        first, now = question.partition, self._clock.now_ms()
+        assert first is not None
+        return sign(Admission(
+            question.transactional_id, first.topic_id, first.partition, reply.identity.producer_id,
+            reply.identity.producer_epoch, reply.serial, shard.shard, shard.epoch, now,
+        ), *self.proof)
 
     async def _renew_transaction(self, payload: bytes, peer: RpcPeer) -> bytes:
         request = transactions_pb2.RenewTransactionRequest.FromString(payload)

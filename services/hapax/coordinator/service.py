@@ -38,6 +38,7 @@ from hapax.coordinator.transactions import Reserve, TxnShard
 from hapax.core.transaction.requests import Limits
 from hapax.core.transaction.states import State
 from hapax.core.types import Millis, NodeId
+from hapax.kafka.api import transaction_call
 from hapax.kafka.node import node_table, server_limits
 from hapax.kafka.registry import register_other_roles
 from hapax.kafka.server import KafkaServer
@@ -88,6 +89,7 @@ class CoordinatorService:
         table = node_table(self.node_id, view, ports.network, settings, broker=False)
         KafkaApi(self.shards, view, ports.clock, self.producer_ids).register(table)
         GroupApi(self.shards, view, ports.random).register(table)
+        transaction_call.register(table, view, self.rpc.framed_handlers())
         register_other_roles(table)
         self.server = KafkaServer(ports.network, table, server_limits(settings), metrics)
         self._metrics = metrics
@@ -167,7 +169,7 @@ class CoordinatorService:
 
     def _start_shards(self, registration: Registration) -> None:
         ports, settings, view = self._ports, self.settings, self.view
-        proof = (registration.epoch, registration.record.session)
+        proof = self.rpc.proof = (registration.epoch, registration.record.session)
         writer = self._writer = LogWriter(
             ports.network, ports.clock, view, self.node_id, *proof, self.counters, self._fault,
             settings.request_timeout_ms,

@@ -311,6 +311,11 @@ class ClusterView:
         node = self._by_registration.get(registration)
         return node if node is not None and node.record.session == session else None
 
+    def session_of(self, registration: RegistrationEpoch) -> bytes | None:
+        """Of a live node."""
+        node = self._by_registration.get(registration)
+        return None if node is None else node.record.session
+
     def topic(self, name: str) -> TopicView | None:
         return self._topics.get(name)
 

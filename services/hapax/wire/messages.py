@@ -39,7 +39,7 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "admin.transactions": ("DescribeProducers", "DescribeTransactions", "ListTransactions"),
 }
-_OWN: Final = ("ConsumerGroupHeartbeat", "ConsumerGroupDescribe")
+_OWN: Final = ("ConsumerGroupHeartbeat", "ConsumerGroupDescribe", "TransactionCall")
 """Their schemas are in `schemas/`."""
 _SIDES: Final = ("Request", "Response")
 _MODULE_OF: Final = {name + side: module for module, names in _MODULES.items() for name in names for side in _SIDES}

@@ -42,6 +42,7 @@ class Partitions:
             registered=lambda registration, session: "node" if (registration, session) == (5, SESSION) else None,
             is_deleted=lambda topic_id: topic_id == b"deleted",
             producer_ids_below=1000,
+            session_of=lambda registration: SESSION if registration == 5 else None,
         )
 
     def find(self, topic: str | bytes, partition: int) -> Replica:
@@ -88,10 +89,11 @@ class Context:
 def call(
     partitions: Any, batches: bytes | bytearray, *, acks: int = -1, topic: str | bytes = "t", index: int = 0,
     internal: bytes | None = None, version: int = 9, transactional_id: str | None = None, serial: int = 3,
+    write_pass: bytes | None = None,
 ) -> ProduceCall:
     body = memoryview(bytearray(batches))
     request = ProduceRequest(
-        transactional_id, acks, 1000, [PartitionRecords(topic, index, 0, len(body))], internal)
+        transactional_id, acks, 1000, [PartitionRecords(topic, index, 0, len(body))], internal, write_pass)
     made = ProduceCall(Context(version, serial), request)  # type: ignore[arg-type]
     ProduceService(partitions, telemetry.Metrics(), Counter()).produce(made, body)
     return made

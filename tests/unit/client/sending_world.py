@@ -27,20 +27,33 @@ class FakePeer:
         self.capabilities = Capabilities({messages.ProduceRequest.API_KEY: (3, 13)}, {})
         self.closed = False
         self.requests: list[Any] = []
+        self.tags: list[dict[int, bytes] | None] = []
+        """Of each request."""
+        self._sent = asyncio.Event()
         self.answers: deque[asyncio.Future[Any]] = deque()
         self.unsent = 0
         self._drained: asyncio.Future[None] | None = None
 
-    def submit(self, message: Any, *, version: int) -> asyncio.Future[Any]:
+    def submit(
+        self, message: Any, *, version: int, tags: dict[int, bytes] | None = None
+    ) -> asyncio.Future[Any]:
         if self.closed:
             raise PeerClosed("the connection is closed")
         self.requests.append(message)
+        self.tags.append(tags)
+        self._sent.set()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if message.acks:
             self.answers.append(answer)
         else:
             answer.set_result(None)
         return answer
+
+    async def sent(self, requests: int) -> None:
+        """Waits for so many."""
+        while len(self.requests) < requests:
+            self._sent.clear()
+            await self._sent.wait()
 
     def unsent_bytes(self) -> int:
         return self.unsent

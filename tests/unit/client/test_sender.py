@@ -9,7 +9,9 @@ import pytest
 
 from hapax.client.errors import FatalError, HapaxError
 from hapax.codec.records import encode_records
+from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.wire.write_pass import WRITE_PASS_TAG
 from unit.client.sending_world import HIGH_WATER, FakeCluster, FakePeer, answer, producer_on
 
 A = TopicPartition("a", PartitionIndex(0))
@@ -39,6 +41,29 @@ async def test_a_topic_deleted_while_the_connection_opens_costs_no_other_topic_i
     await turns()
     assert deliveries[1].result().offset == 5
     assert not deliveries[0].done(), "it is tried again until delivery.timeout.ms"
+    await engine.stop()
+
+
+async def test_a_pass_goes_with_the_first_batches_of_its_partition() -> None:
+    """Until one of them is stored: its leader has then seen it."""
+    cluster = FakeCluster()
+    engine = producer_on(cluster, window=1)
+    engine.sender.write_passes["a", 0] = b"a pass"
+    peer = cluster.open()
+    first = engine.append(A, 0, None, b"v", (), 100)
+    await turns()
+    answer(peer, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    async with asyncio.timeout(5):
+        await peer.sent(2)
+    answer(peer)
+    await first
+    other = engine.append(TopicPartition("b", PartitionIndex(0)), 0, None, b"v", (), 100)
+    later = engine.append(A, 0, None, b"v", (), 100)
+    await turns()
+    answer(peer)
+    await other
+    await later
+    assert peer.tags == [{WRITE_PASS_TAG: b"a pass"}] * 2 + [None]
     await engine.stop()
 
 
@@ -123,7 +148,7 @@ async def test_who_waits_for_room_hears_that_the_producer_was_stopped() -> None:
 
 async def test_an_error_of_the_client_itself_reaches_who_waits() -> None:
     class Broken(FakePeer):
-        def submit(self, message: object, *, version: int) -> asyncio.Future[object]:
+        def submit(self, message: object, **_: object) -> asyncio.Future[object]:
             raise KeyError("a fault of this program")
 
     cluster = FakeCluster()

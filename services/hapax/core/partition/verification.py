@@ -29,7 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from hapax.core.batch import BatchHeader
+from hapax.core.batch import TRANSACTIONAL, BatchHeader
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
 
@@ -42,6 +42,9 @@ FIRST_VERSION_WITH_ABORTABLE: Final = 11
 """First Produce version in which clients know TRANSACTION_ABORTABLE."""
 FIRST_VERSION_THAT_ADDS: Final = 12
 """First Produce version in which a write registers its partition (transactions version 2)."""
+
+LONGEST_ADMISSION_MS: Final = 900_000
+"""Much less than producer.id.expiration.ms."""
 
 _COORDINATOR_TROUBLE: Final = frozenset(
     {
@@ -83,6 +86,22 @@ class Answer(NamedTuple):
     reason: str = ""
     serial: int = -1
     """Of the transaction that the answer is about; -1: not given."""
+
+
+class Admission(NamedTuple):
+    """A coordinator's answer that came with the write (`hapax.wire.write_pass`): the partition is registered in the
+    open transaction of the producer, since the member joined."""
+
+    transactional_id: str
+    topic_id: bytes
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    serial: int
+    shard: int
+    shard_epoch: int
+    issued_ms: int
+    """Wall clock of the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +184,21 @@ class Verification(Generic[Write]):
     def under_way(self) -> list[int]:
         """Tickets of the questions on which parked writes wait."""
         return [queue.ticket for queue in self._queues.values()]
+
+    def admits(self, header: BatchHeader, admission: Admission, now_ms: int) -> bool:
+        """Whether the admission stands for the answer to the question about this batch, the producer's first of a
+        transaction here. `now_ms`: wall clock.
+
+        It is as old as the producer's place in the transaction, so a marker may have come since: then its serial is
+        decided here. A partition forgets a producer's last marker some time after the transaction, so an admission is
+        worth something only for LONGEST_ADMISSION_MS."""
+        return (
+            bool(header.attributes & TRANSACTIONAL)
+            and (admission.producer_id, admission.producer_epoch) == (header.producer_id, header.producer_epoch)
+            and abs(now_ms - admission.issued_ms) <= LONGEST_ADMISSION_MS
+            and admission.serial > self._decided(header.producer_id)
+            and self._epochs.admit(admission.shard, admission.shard_epoch)
+        )
 
     def sealed(self, producer_id: int) -> None:
         """The producer's records are being counted: an answer in flight may be older than that."""

@@ -148,7 +148,7 @@ def _join_open(
     if joined is not None:
         if context.is_under_way(joined.producer_id):
             return context.hold(request.caller, "the member is being written")
-        return Decision(None, _joined(transaction, joined, context), confirm=True)
+        return Decision(None, _joined(transaction, joined, request, context), confirm=True)
     if len(transaction.members) >= context.limits.max_members:
         raise Refusal(
             ErrorCode.INVALID_REQUEST,
@@ -166,9 +166,9 @@ def _join_open(
             elapsed_ms=context.elapsed_ms,
             last_update_ms=context.now.wall,
         )
-        return Decision(whole, _joined(whole, member, context))
+        return Decision(whole, _joined(whole, member, request, context))
     record = delta_of(transaction, context.elapsed_ms, context.now.wall, member=member)
-    return Decision(record, _joined(transaction, member, context))
+    return Decision(record, _joined(transaction, member, request, context))
 
 
 def _join_new(
@@ -179,18 +179,21 @@ def _join_new(
     if member is None:
         return NeedProducerId()
     record = _open(transaction, token, request, context).with_member(member)
-    return Decision(record, _joined(record, member, context))
+    return Decision(record, _joined(record, member, request, context))
 
 
 def _new_member(transaction: Transaction, request: JoinTransaction, context: Context) -> Member | None:
-    """None: the reserve of producer ids is empty."""
+    """None: the reserve of producer ids is empty. The partition that the member will write first is registered with it,
+    unless the policy forbids it: then the write is refused with the reason."""
+    named = request.partition
+    partitions = NO_PARTITIONS if named is None or not context.policy.allows(named.topic) else PartitionSet.of((named,))
     if transaction.idle_members:
-        return Member(request.member_key, *transaction.idle_members[0])
+        return Member(request.member_key, *transaction.idle_members[0], partitions)
     producer_id = context.ids.take()
-    return None if producer_id is None else Member(request.member_key, producer_id, FIRST_EPOCH)
+    return None if producer_id is None else Member(request.member_key, producer_id, FIRST_EPOCH, partitions)
 
 
-def _joined(transaction: Transaction, member: Member, context: Context) -> Joined:
+def _joined(transaction: Transaction, member: Member, request: JoinTransaction, context: Context) -> Joined:
     assert transaction.open_token is not None
     return Joined(
         already_committed=False,
@@ -198,6 +201,7 @@ def _joined(transaction: Transaction, member: Member, context: Context) -> Joine
         serial=transaction.serial,
         committed=transaction.committed_token(transaction.open_token.scope),
         remaining_ms=Millis(transaction.limit_ms - context.elapsed_ms),
+        registered=request.partition is not None and request.partition in member.partitions,
     )
 
 

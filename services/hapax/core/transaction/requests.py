@@ -170,6 +170,7 @@ class JoinTransaction:
     caller: Caller
     allow_unknown_history: bool = False
     work: TokenWork = NO_TOKEN_WORK
+    partition: TransactionPartition | None = None       # that the member will write first
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +352,7 @@ class Joined:
     serial: Serial
     committed: CommittedToken | None                    # the newest of the scope
     remaining_ms: Millis
+    registered: bool = False                            # the request's partition belongs to the member
 
 
 @dataclass(frozen=True, slots=True)

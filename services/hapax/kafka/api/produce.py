@@ -16,6 +16,7 @@ from hapax.core.partition.values import WriteResult
 from hapax.kafka.table import BULK_FRAME_BYTES, DEFERRED, ApiRow, ApiTable, CloseConnection, RequestContext, Role
 from hapax.wire import messages
 from hapax.wire.peer import INTERNAL_WRITE_TAG
+from hapax.wire.write_pass import WRITE_PASS_TAG
 
 ROW: Final = ApiRow(
     key=0, name="Produce", versions=(3, 13), advertised_from=0, flexible_from=9, max_frame_bytes=BULK_FRAME_BYTES,
@@ -59,6 +60,8 @@ class ProduceRequest(NamedTuple):
     partitions: list[PartitionRecords]
     internal: bytes | None
     """Content of the tagged field of internal writers."""
+    write_pass: bytes | None = None
+    """Content of the tagged field `WRITE_PASS_TAG`."""
 
 
 class ProduceCall:
@@ -257,14 +260,14 @@ def _decode_compact(body: memoryview, version: int) -> ProduceRequest:
                 position = end
             position = position + 1 if body[position] == 0 else _skip_tags(body, position)
         position = position + 1 if body[position] == 0 else _skip_tags(body, position)
-    internal = None
+    internal = write_pass = None
     if position + 1 == size and body[position] == 0:
         position += 1
     else:
-        internal, position = _find_internal(body, position)
+        internal, write_pass, position = _find_tags(body, position)
     if position != size:
         raise ValueError(f"{size - position} bytes left over")
-    return ProduceRequest(transactional_id, acks, timeout_ms, partitions, internal)
+    return ProduceRequest(transactional_id, acks, timeout_ms, partitions, internal, write_pass)
 
 
 def _check_count(count: int, left: int) -> None:
@@ -283,9 +286,9 @@ def _skip_tags(data: memoryview, position: int) -> int:
     return position
 
 
-def _find_internal(data: memoryview, position: int) -> tuple[bytes | None, int]:
-    """Content of the tagged field of internal writers, and the position after all tagged fields."""
-    found = None
+def _find_tags(data: memoryview, position: int) -> tuple[bytes | None, bytes | None, int]:
+    """Content of the tagged fields of internal writers and of members, and the position after all tagged fields."""
+    internal = write_pass = None
     count, position = read_uvarint(data, position)
     if count > _MAX_TAGS:
         raise ValueError(f"{count} tagged fields")
@@ -293,9 +296,11 @@ def _find_internal(data: memoryview, position: int) -> tuple[bytes | None, int]:
         tag, position = read_uvarint(data, position)
         length, position = read_uvarint(data, position)
         if tag == INTERNAL_WRITE_TAG:
-            found = bytes(data[position : position + length])
+            internal = bytes(data[position : position + length])
+        elif tag == WRITE_PASS_TAG:
+            write_pass = bytes(data[position : position + length])
         position += length
-    return found, position
+    return internal, write_pass, position
 
 
 # --- response -----------------------------------------------------------------------------------------------------

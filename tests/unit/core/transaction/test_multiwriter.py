@@ -52,6 +52,35 @@ def committed(driver: Driver, value: int = 0, count: int = 10) -> None:
 # --- joining ------------------------------------------------------------------------------------------------------
 
 
+def test_joining_registers_the_partition_that_is_written_first() -> None:
+    """In the record by which the member joins. It gets a marker, whatever the member writes."""
+    driver = Driver()
+    first, second = driver.run_join(key="a", partition=partition(0)), driver.run_join(key="b", partition=partition(1))
+    assert first.registered and second.registered
+    assert [member.partitions for member in driver.txn().members] == [
+        PartitionSet.of((partition(0),)), PartitionSet.of((partition(1),))]
+    assert driver.run_join(key="a", partition=partition(0)).registered, "a retry"
+    assert not driver.run_join(key="a", partition=partition(1)).registered, "this one is not in the record"
+    driver.run_end_token(winners=(winner(first.identity, partition(0)),), record_count=10)
+    assert sorted(markers(driver)) == ["1000@1 commit t-0", "1001@1 abort t-1"]
+
+
+def test_a_member_may_win_without_the_partition_that_it_named() -> None:
+    driver = Driver()
+    member = driver.run_join(partition=partition(0))
+    driver.run_verify(member.identity, partition(1))
+    driver.run_end_token(winners=(winner(member.identity, partition(1)),), record_count=10)
+    assert sorted(markers(driver)) == ["1000@1 abort t-0", "1000@1 commit t-1"]
+
+
+def test_a_partition_that_the_policy_forbids_is_not_registered() -> None:
+    """The write is refused, with the reason; joining is not."""
+    driver = Driver()
+    driver.policies.put(TransactionPolicy(ID, allowed_topics=("other",), uid="1"))
+    member = driver.run_join(partition=partition(0))
+    assert not member.registered and driver.txn().members[0].partitions == PartitionSet.of(())
+
+
 def test_members_get_identities_of_their_own_and_a_retry_the_same() -> None:
     driver = Driver()
     first, second, again = driver.run_join(key="a"), driver.run_join(key="b"), driver.run_join(key="a")
