@@ -27,7 +27,7 @@ def compare(commit: str, names: list[str], turns: int) -> int:
     """Prints for each name a table of medians, and by how much this tree's are worse. Each table is printed as soon as
     it is complete, because all of them take half an hour. Returns 1 if a measurement ended with an error."""
     with tempfile.TemporaryDirectory(prefix="hapax-bench-") as folder:
-        _unpack(commit, Path(folder))
+        unpack(commit, Path(folder))
         failed = []
         for name in names:
             print(f"{name}:", file=sys.stderr, flush=True)
@@ -46,14 +46,14 @@ def compare(commit: str, names: list[str], turns: int) -> int:
     return 1 if failed else 0
 
 
-def _unpack(commit: str, folder: Path) -> None:
+def unpack(commit: str, folder: Path) -> None:
     archive = folder / "tree.tar"
     subprocess.run(["git", "archive", "--output", archive, commit, *_PACKAGES, _MEASUREMENTS], cwd=ROOT, check=True)
     subprocess.run(["tar", "-xf", archive, "-C", folder], check=True)
     archive.unlink()
 
 
-def _path(tree: Path, measurements: Path) -> str:
+def tree_path(tree: Path, measurements: Path) -> str:
     return os.pathsep.join([*(str(tree / each) for each in _PACKAGES), str(measurements / _MEASUREMENTS)])
 
 
@@ -61,7 +61,7 @@ def _imports(name: str, tree: Path) -> bool:
     """Whether this tree's benchmark can run with that tree's packages."""
     tried = subprocess.run(
         [sys.executable, "-c", f"import bench.bench_{name}"], cwd=tree, check=False, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": _path(tree, ROOT)},
+        env={**os.environ, "PYTHONPATH": tree_path(tree, ROOT)},
     )  # fmt: skip
     if tried.returncode and "ImportError" not in tried.stderr and "ModuleNotFoundError" not in tried.stderr:
         raise RuntimeError(tried.stderr)
@@ -79,7 +79,7 @@ def _run(name: str, tree: Path, own: bool) -> dict[str, dict[str, object]]:
             written.unlink(missing_ok=True)
         code = subprocess.run(
             [sys.executable, "-m", "bench", name], cwd=measurements, check=False, stdout=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": _path(tree, measurements), "HAPAX_BENCH_FIGURES": str(figures)},
+            env={**os.environ, "PYTHONPATH": tree_path(tree, measurements), "HAPAX_BENCH_FIGURES": str(figures)},
         ).returncode  # fmt: skip
         if not figures.exists() and own and tree != ROOT:
             figures = written

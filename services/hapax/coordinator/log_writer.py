@@ -31,7 +31,14 @@ from hapax.core.types import NodeId, PartitionIndex, RegistrationEpoch, ShardEpo
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import ClusterView, NodeView
 from hapax.runtime.ports import Clock, Network, Task
-from hapax.wire.internal_writes import PRODUCE_VERSION, InternalBatch, encode_produce, proof
+from hapax.wire.internal_writes import (
+    LIST_OFFSETS_VERSION,
+    PRODUCE_VERSION,
+    InternalBatch,
+    encode_list_ends,
+    encode_produce,
+    proof,
+)
 from hapax.wire.messages import ListOffsetsRequest, ProduceRequest
 from hapax.wire.peer import Peer, PeerError
 
@@ -40,8 +47,6 @@ log = telemetry.logger("log-writer")
 MAX_IN_FLIGHT: Final = 4
 MAX_BATCH_BYTES: Final = 512 * 1024
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
-LATEST: Final = -1
-LIST_OFFSETS_VERSION: Final = 6
 
 _REFUSALS: Final = frozenset({
     ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -433,24 +438,15 @@ class _Link:
 
     def _ask_for_ends(self, logs: Sequence[ShardLog]) -> None:
         """Sends one ListOffsets for the ends of the logs."""
-        names: dict[str, list[ShardLog]] = {}
+        asked: dict[str, list[PartitionIndex]] = {}
+        waiting: dict[tuple[str, PartitionIndex], ShardLog] = {}
         for shard_log in logs:
             name = self._writer.name_of(shard_log.topic_id)
             if name is None:
                 shard_log.give_up("its topic is gone")
                 continue
-            names.setdefault(name, []).append(shard_log)
-        kind = ListOffsetsRequest.ListOffsetsTopic
-        request = ListOffsetsRequest(replica_id=-1, isolation_level=0, timeout_ms=5_000, topics=[
-            kind(name=name, partitions=[
-                kind.ListOffsetsPartition(
-                    partition_index=shard_log.partition, current_leader_epoch=-1, timestamp=LATEST
-                )
-                for shard_log in of_topic
-            ])
-            for name, of_topic in names.items()
-        ])
-        waiting = {(name, shard_log.partition): shard_log for name, of in names.items() for shard_log in of}
+            asked.setdefault(name, []).append(shard_log.partition)
+            waiting[name, shard_log.partition] = shard_log
 
         def answered(response: asyncio.Future[Any]) -> None:
             error = response.exception()
@@ -462,8 +458,8 @@ class _Link:
             for shard_log in waiting.values():
                 shard_log.give_up(f"no word on where the log ends: {error}")
 
-        body = [request.encode(version=LIST_OFFSETS_VERSION)]
-        self._submit(ListOffsetsRequest, LIST_OFFSETS_VERSION, body, answered, list(waiting.values()))
+        self._submit(
+            ListOffsetsRequest, LIST_OFFSETS_VERSION, [encode_list_ends(asked)], answered, list(waiting.values()))
 
     def _submit(
         self, kind: Any, version: int, body: Sequence[bytes | bytearray],

@@ -132,13 +132,33 @@ class MarkerSender:
 
     def send(self, owner: MarkerOwner, sent: SendMarkers) -> None:
         """Sends the markers once. `owner.markers_answered` is called once for each destination, never from within."""
+        only = self._only_destination(sent)
+        if only is not None:
+            self._enqueue(only, _Item(owner, owner.epoch, sent))
+            return
         shares, nowhere = self._shares(sent)
         for (address, _), markers in shares.items():
-            queue = self._queues.setdefault(address, _Queue())
-            queue.items.append(_Item(owner, owner.epoch, replace(sent, markers=tuple(markers))))
-            self._schedule(address, queue)
+            self._enqueue(address, _Item(owner, owner.epoch, replace(sent, markers=tuple(markers))))
         if nowhere:
             self._loop.call_soon(owner.markers_answered, sent, owner.epoch, nowhere)
+
+    def _enqueue(self, address: _Address, item: _Item) -> None:
+        queue = self._queues.setdefault(address, _Queue())
+        queue.items.append(item)
+        self._schedule(address, queue)
+
+    def _only_destination(self, sent: SendMarkers) -> _Address | None:
+        """Where one call takes all of it: most transactions have one writer, whose partitions have one leader. None:
+        it must be divided."""
+        if len(sent.markers) != 1 or len(sent.markers[0].partitions) > MAX_MARKERS_PER_CALL:
+            return None
+        only: _Address | None = None
+        for partition in sent.markers[0].partitions:
+            address = self._destination(partition)
+            if isinstance(address, ErrorCode) or (only is not None and address != only):
+                return None
+            only = address
+        return only
 
     def _shares(self, sent: SendMarkers) -> tuple[dict[_Share, list[Marker]], list[MarkerResult]]:
         """Divides the markers into shares, and answers those without a destination. All markers of a partition are in
@@ -186,7 +206,7 @@ class MarkerSender:
             if result.error:
                 raise Refusal(result.error, "the partition's leader did not store the marker")
 
-    def _destination(self, partition: TransactionPartition) -> tuple[str, bool] | ErrorCode:
+    def _destination(self, partition: TransactionPartition) -> _Address | ErrorCode:
         """(address, whether it is for offsets), or the error code where there is no destination."""
         if self._view.is_deleted(partition.topic_id):
             return ErrorCode.UNKNOWN_TOPIC_ID
@@ -202,12 +222,12 @@ class MarkerSender:
             return "", True
         return node.hot_address, offsets
 
-    def _schedule(self, address: tuple[str, bool], queue: _Queue) -> None:
+    def _schedule(self, address: _Address, queue: _Queue) -> None:
         if not queue.scheduled and queue.calls < MAX_CALLS:
             queue.scheduled = True
             self._loop.call_soon(self._start, address, queue)
 
-    def _start(self, address: tuple[str, bool], queue: _Queue) -> None:
+    def _start(self, address: _Address, queue: _Queue) -> None:
         queue.scheduled = False
         taken = _fitting(queue.items)
         items = [item for item in queue.items[:taken] if item.wanted()]
@@ -222,7 +242,7 @@ class MarkerSender:
         if queue.items:
             self._schedule(address, queue)
 
-    async def _call(self, address: tuple[str, bool], queue: _Queue, items: list[_Item]) -> None:
+    async def _call(self, address: _Address, queue: _Queue, items: list[_Item]) -> None:
         rpc_address, offsets = address
         try:
             answers = await (self._call_group(rpc_address, items) if offsets else self._call_broker(rpc_address, items))

@@ -16,8 +16,8 @@ from hapax.core.control import ShardFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, RegistrationEpoch, ShardEpoch, TopicId
 from hapax.runtime.telemetry import Metrics
-from hapax.wire.internal_writes import InternalBatch, encode_produce, proof
-from hapax.wire.messages import ProduceRequest, unknown_tag
+from hapax.wire.internal_writes import LIST_OFFSETS_VERSION, InternalBatch, encode_list_ends, encode_produce, proof
+from hapax.wire.messages import ListOffsetsRequest, ProduceRequest, unknown_tag
 
 TOPIC = TopicId(bytes(range(16)))
 
@@ -273,3 +273,16 @@ async def test_the_request_is_what_the_schema_says() -> None:
         for topic in request.topic_data
     ] == [(TOPIC, [(3, b"x" * 300), (4, b"z")]), (other, [(0, b"y")])]
     assert unknown_tag(request, 10000) == shown
+
+
+async def test_the_question_for_the_ends_of_logs_is_what_the_library_encodes() -> None:
+    asked = {"__transaction_state": [PartitionIndex(3), PartitionIndex(49)], "__consumer_offsets": [PartitionIndex(0)]}
+    kind = ListOffsetsRequest.ListOffsetsTopic
+    request = ListOffsetsRequest(replica_id=-1, isolation_level=0, timeout_ms=0, topics=[
+        kind(name=name, partitions=[
+            kind.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=-1)
+            for index in indexes
+        ])
+        for name, indexes in asked.items()
+    ])
+    assert encode_list_ends(asked) == request.encode(version=LIST_OFFSETS_VERSION)

@@ -86,10 +86,12 @@ def _add(
     if TABLE[transaction.state, Event.ADD] is Step.HOLD:
         return context.hold(request.caller, "the last transaction is being completed")
     if not transaction.is_open:
-        transaction = begin(
-            transaction, context, timeout_ms=transaction.timeout_ms, client_version=client_version
+        record = begin(
+            transaction, context, timeout_ms=transaction.timeout_ms, client_version=client_version,
+            partitions=_union((), request.partitions),
         )
-    elif set(request.partitions) <= set(transaction.partitions):
+        return Decision(record, _all_registered(record, request))
+    if set(request.partitions) <= set(transaction.partitions):
         return Decision(None, _all_registered(transaction, request), confirm=True)
     record = replace(
         transaction,

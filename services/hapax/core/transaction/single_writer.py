@@ -165,7 +165,9 @@ def end_txn(
         raise contradiction(transaction, request, outcome)
     if request.transaction_version < 2:
         # Markers of version 1 do not raise the epoch, also where version 2 registered the partitions.
-        record = decide(replace(transaction, client_version=1), context, commit=request.commit)
+        if transaction.client_version != 1:
+            transaction = replace(transaction, client_version=1)
+        record = decide(transaction, context, commit=request.commit)
         return Decision(record, record.identity)
     return end_raised(opened(transaction, context, client_version=2), request.commit, context)
 

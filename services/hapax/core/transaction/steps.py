@@ -23,6 +23,7 @@ from hapax.core.transaction.record import (
     PartitionSet,
     ProducerIdentity,
     Transaction,
+    TransactionPartition,
 )
 from hapax.core.transaction.requests import Caller, Held, Limits, ProducerIdReserve
 from hapax.core.transaction.states import State
@@ -88,16 +89,23 @@ def by_policy(context: Context) -> str:
     return f", by the policy of {context.policy.owner}" if context.policy.owner else ""
 
 
-def begin(transaction: Transaction, context: Context, *, timeout_ms: int, client_version: int) -> Transaction:
-    """Opens the next transaction of the id. The caller adds its partitions or members. Its limit is at most what is
-    allowed now, which may be less than when the producer was initialised."""
+def begin(
+    transaction: Transaction,
+    context: Context,
+    *,
+    timeout_ms: int,
+    client_version: int,
+    partitions: tuple[TransactionPartition, ...] = (),
+) -> Transaction:
+    """Opens the next transaction of the id with its first partitions. The caller adds its members. Its limit is at most
+    what is allowed now, which may be less than when the producer was initialised."""
     return replace(
         transaction,
         state=State.ONGOING,
         serial=Serial(transaction.serial + 1),
         timeout_ms=timeout_ms,
         client_version=client_version,
-        partitions=(),
+        partitions=partitions,
         runs=(),
         start_ms=context.now.wall,
         last_update_ms=context.now.wall,
