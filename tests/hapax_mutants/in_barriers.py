@@ -13,6 +13,12 @@ MUTANTS = (
         (unit("coordinator/test_cut_off.py"), unit("broker/test_barrier.py")),
     ),
     Mutant(
+        "a leader that others could replace tells its end at once", "rule 23", "broker/barrier.py",
+        "        return self.partition.serving and (replication is None or replication.confirmed() == ENDLESS)\n",
+        "        return self.partition.serving\n",
+        (unit("coordinator/test_cut_off.py"), unit("broker/test_barrier.py")),
+    ),
+    Mutant(
         "a leader says from memory what producers have", "rule 23", "broker/rpc_api.py",
         "                await replica.committed(machine.log_end_offset)\n                await replica.barrier.passed()\n",
         "                await replica.committed(machine.log_end_offset)\n",
@@ -20,7 +26,7 @@ MUTANTS = (
     ),
     Mutant(
         "a marker is stored where memory has nothing to end", "rule 23", "broker/rpc_api.py",
-        "        if repeated:\n            await replica.barrier.passed()\n",
+        "        if repeated:\n            await asyncio.gather(*(_confirm_repeated(*each) for each in repeated))\n",
         "",
         (unit("broker/test_barrier.py"),),
     ),

@@ -63,6 +63,12 @@ class Barrier:
         """The newest round that a read waits for; 0: none waits."""
         return self._gates[-1].round if self._gates else 0
 
+    @property
+    def needless(self) -> bool:
+        """Whether `passed` would return at once: no other node could have been elected."""
+        replication = self.partition.replication
+        return self.partition.serving and (replication is None or replication.confirmed() == ENDLESS)
+
     async def passed(self) -> None:
         """Returns once it is certain that this node still led when this was called.
 

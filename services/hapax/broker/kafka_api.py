@@ -185,6 +185,14 @@ class OffsetService:
     def __init__(self, partitions: PartitionSet) -> None:
         self._partitions = partitions
 
+    def end_now(self, topic: str, partition: int, leader_epoch: int, committed: bool) -> FoundOffset | None:
+        replica = self._leading(topic, partition, leader_epoch)
+        machine = replica.machine
+        if not replica.barrier.needless or machine.high_watermark < replica.epoch_start:
+            return None
+        end = machine.last_stable_offset if committed else machine.high_watermark
+        return FoundOffset(end, -1, replica.leader_epoch)
+
     async def list_offset(
         self, ctx: RequestContext, topic: str, partition: int, timestamp: int, leader_epoch: int, committed: bool
     ) -> FoundOffset:

@@ -7,6 +7,7 @@ replayed within one call. Only its answer waits, for the commit of the record th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -575,11 +576,15 @@ class Replica:
 
     async def committed(self, end_offset: int) -> None:
         """Returns once everything below `end_offset` is committed. Raises Refusal if the leadership is lost."""
-        settled = WriteFuture()
-        self.when_committed(end_offset, settled, 0, WriteResult(0))
-        result = await settled.future
+        result = await self.commitment(end_offset)
         if result.error:
             raise Refusal(ErrorCode(result.error), result.reason)
+
+    def commitment(self, end_offset: int) -> asyncio.Future[WriteResult]:
+        """`committed`, from now on, as a future. Its result is an error if the leadership is lost."""
+        settled = WriteFuture()
+        self.when_committed(end_offset, settled, 0, WriteResult(0))
+        return settled.future
 
     @property
     def durable_end(self) -> int:

@@ -16,6 +16,7 @@ from hapax.broker.snapshots import Snapshots
 from hapax.core.control import Marker, ProducerFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.machine import ProducerView
+from hapax.core.partition.values import WriteResult
 from hapax.core.types import PartitionIndex, RegistrationEpoch, TopicId, TopicIdPartition
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
 from hapax.rpc.gen.hapax.v1 import partitions_pb2
@@ -76,7 +77,8 @@ class BrokerRpc:
             for partition in sent.partitions:
                 place = result.partitions.add(topic_id=partition.topic_id, partition=partition.partition)
                 by_partition.setdefault((partition.topic_id, partition.partition), []).append((marker, place))
-        waits = []
+        waits: list[tuple[asyncio.Future[WriteResult], list[common_pb2.PartitionError]]] = []
+        repeated: list[tuple[Replica, list[common_pb2.PartitionError]]] = []
         for (topic_id, index), markers in by_partition.items():
             try:
                 replica = self._find(common_pb2.TopicPartition(topic_id=topic_id, partition=index))
@@ -91,9 +93,17 @@ class BrokerRpc:
                 if refused is not None:
                     place.error, place.reason = refused.code, refused.reason
                 end = max(end, stored_below)
-            repeated = replica.machine.log_end_offset == before
-            waits.append(_when_durable(replica, end, [place for _, place in markers], repeated=repeated))
-        await asyncio.gather(*waits)
+            places = [place for _, place in markers]
+            # Every partition's wait begins now: one that began later could miss that its leadership was lost meanwhile.
+            waits.append((replica.commitment(end), places))
+            if replica.machine.log_end_offset == before:
+                repeated.append((replica, places))
+        for stored, places in waits:
+            written = await stored
+            if written.error:
+                _refuse(places, ErrorCode(written.error), written.reason)
+        if repeated:
+            await asyncio.gather(*(_confirm_repeated(*each) for each in repeated))
         return response.SerializeToString()
 
     # --- describe -------------------------------------------------------------------------------------------------
@@ -256,19 +266,19 @@ def _described(named: partitions_pb2.PartitionOfTopicId, replica: Replica) -> pa
     )
 
 
-async def _when_durable(
-    replica: Replica, end_offset: int, places: list[common_pb2.PartitionError], *, repeated: bool
-) -> None:
-    """`repeated`: nothing was appended, so only this node's memory shows that there is nothing to end. A barrier then
-    confirms that it still leads."""
+async def _confirm_repeated(replica: Replica, places: list[common_pb2.PartitionError]) -> None:
+    """Nothing was appended, so only this node's memory shows that there is nothing to end. A barrier confirms that it
+    still leads."""
     try:
-        await replica.committed(end_offset)
-        if repeated:
-            await replica.barrier.passed()
+        await replica.barrier.passed()
     except Refusal as refusal:
-        for place in places:
-            if not place.error:
-                place.error, place.reason = refusal.code, refusal.reason
+        _refuse(places, refusal.code, refusal.reason)
+
+
+def _refuse(places: list[common_pb2.PartitionError], code: ErrorCode, reason: str) -> None:
+    for place in places:
+        if not place.error:
+            place.error, place.reason = code, reason
 
 
 def _decoded(message: type, payload: bytes):  # type: ignore[no-untyped-def]

@@ -14,11 +14,12 @@ from hapax.codec.control import encode_control
 from hapax.core.control import Marker, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import RegistrationEpoch, ShardEpoch, TopicPartition
-from hapax.kafka.api import produce
+from hapax.kafka.api import list_offsets, produce
 from hapax.kafka.api.list_offsets import EARLIEST, LATEST, LATEST_TIERED, MAX_TIMESTAMP
 from hapax.kafka.api.produce import PartitionRecords, ProduceCall, ProduceRequest
 from hapax.kafka.api.write_txn_markers import WritableMarker
-from hapax.kafka.table import Api, CloseConnection
+from hapax.kafka.registry import all_apis
+from hapax.kafka.table import Api, ApiTable, CloseConnection
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
 from hapax.rpc.gen.hapax.v1 import partitions_pb2
 from hapax.runtime import telemetry
@@ -26,6 +27,7 @@ from hapax.runtime.disk import RealDisk
 from hapax.runtime.metrics import Counter
 from hapax.runtime.ports import RpcError, RpcPeer
 from hapax.wire.internal_writes import proof
+from hapax.wire.messages import ListOffsetsRequest
 from unit.broker.broker_fixtures import TOPIC_ID, Harness, batch
 
 NOW = 1_700_000_000_000
@@ -203,7 +205,11 @@ async def test_a_connection_from_before_the_leadership_is_dropped(harness: Harne
 
 async def found(partitions: Any, timestamp: int, *, committed: bool = False, epoch: int = -1) -> tuple[int, int, int]:
     context: Any = Context()
-    return tuple(await OffsetService(partitions).list_offset(context, "t", 0, timestamp, epoch, committed))
+    service = OffsetService(partitions)
+    answer = await service.list_offset(context, "t", 0, timestamp, epoch, committed)
+    if timestamp == LATEST:
+        assert service.end_now("t", 0, epoch, committed) == answer, "with one replica there is nothing to wait for"
+    return tuple(answer)
 
 
 @pytest.mark.parametrize("compression", [0, 1, 4])
@@ -228,6 +234,41 @@ async def test_first_and_last_offset(harness: Harness, partitions: Any) -> None:
     assert await found(partitions, LATEST, committed=True) == (3, -1, 1)
     assert await found(partitions, LATEST_TIERED) == (-1, -1, -1)
     assert await found(partitions, NOW, committed=True) == (0, NOW, 1)
+
+
+async def test_an_end_is_not_told_at_once_before_the_high_watermark_is_known(
+    harness: Harness, partitions: Any
+) -> None:
+    await harness.produced(batch(3))
+    harness.replica.epoch_start = 4
+    assert OffsetService(partitions).end_now("t", 0, -1, False) is None
+    with pytest.raises(Refusal) as refused:
+        await found(partitions, LATEST)
+    assert refused.value.code == ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+async def test_answers_come_in_the_order_of_the_questions(harness: Harness, partitions: Any) -> None:
+    await harness.produced(batch(3, timestamp=NOW))
+    table = ApiTable(all_apis())
+    list_offsets.register(table, OffsetService(partitions))
+    handler: Any = table.apis[list_offsets.ROW.key].handler
+    kind = ListOffsetsRequest.ListOffsetsTopic
+
+    def ask(index: int, timestamp: int) -> Any:
+        return kind.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=timestamp)
+
+    response = await handler(Context(7), ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[
+        kind(name="t", partitions=[ask(0, LATEST), ask(0, NOW), ask(1, LATEST), ask(0, EARLIEST), ask(0, LATEST)]),
+        kind(name="u", partitions=[ask(0, LATEST), ask(0, NOW)]),
+    ]))
+    unknown = (int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), -1)
+    assert [
+        [(each.partition_index, each.error_code, each.offset) for each in topic.partitions]
+        for topic in response.topics
+    ] == [
+        [(0, 0, 3), (0, 0, 0), (1, *unknown), (0, 0, 0), (0, 0, 3)],
+        [(0, *unknown), (0, *unknown)],
+    ]
 
 
 async def test_an_empty_log_has_no_records_of_any_time(partitions: Any) -> None:

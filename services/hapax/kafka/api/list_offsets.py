@@ -39,6 +39,10 @@ _NOT_FOUND: Final = FoundOffset(-1, -1, -1)
 
 
 class OffsetFinder(Protocol):
+    def end_now(self, topic: str, partition: int, leader_epoch: int, committed: bool) -> FoundOffset | None:
+        """The answer for `LATEST` where nothing has to be waited for; None: ask `list_offset`. Raises Refusal."""
+        ...
+
     async def list_offset(
         self, ctx: RequestContext, topic: str, partition: int, timestamp: int, leader_epoch: int, committed: bool
     ) -> FoundOffset:
@@ -62,13 +66,33 @@ def register(table: ApiTable, finder: OffsetFinder) -> None:
             return _partition(asked.partition_index, refusal.code, _NOT_FOUND)
         return _partition(asked.partition_index, ErrorCode.NONE, found)
 
+    def end_now(ctx: RequestContext, request: Any, topic: str, asked: Any) -> Any:
+        """The coordinators' question in every transaction, without a task for each partition."""
+        version = ctx.api_version
+        if asked.timestamp != LATEST:
+            return None
+        try:
+            found = finder.end_now(
+                topic, asked.partition_index, asked.current_leader_epoch if version >= 4 else -1,
+                version >= 2 and request.isolation_level == _READ_COMMITTED,
+            )
+        except Refusal as refusal:
+            return _partition(asked.partition_index, refusal.code, _NOT_FOUND)
+        return None if found is None else _partition(asked.partition_index, ErrorCode.NONE, found)
+
     async def handle(ctx: RequestContext, request: Any) -> Any:
         """Looks up all partitions concurrently: they wait for the same round of fetches by followers."""
-        found = iter(await asyncio.gather(*(
-            one(ctx, request, topic.name, asked) for topic in request.topics for asked in topic.partitions
-        )))
+        ends = [[end_now(ctx, request, topic.name, asked) for asked in topic.partitions] for topic in request.topics]
+        rest = [
+            one(ctx, request, topic.name, asked)
+            for topic, known in zip(request.topics, ends, strict=True)
+            for asked, end in zip(topic.partitions, known, strict=True)
+            if end is None
+        ]
+        found = iter(await asyncio.gather(*rest)) if rest else iter(())
         return ListOffsetsResponse(throttle_time_ms=0, topics=[
-            _Topic(name=topic.name, partitions=[next(found) for _ in topic.partitions]) for topic in request.topics
+            _Topic(name=topic.name, partitions=[next(found) if end is None else end for end in known])
+            for topic, known in zip(request.topics, ends, strict=True)
         ])
 
     table.on(ROW, handle)
