@@ -78,9 +78,7 @@ class BrokerReconciler:
     async def close(self) -> None:
         if self._unsubscribe is not None:
             self._unsubscribe()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await supervision.end(*self._tasks)
 
     # --- what wakes it
 

@@ -115,9 +115,7 @@ class Reconciler:
     async def close(self) -> None:
         if self._unsubscribe is not None:
             self._unsubscribe()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await supervision.end(*self._tasks)
         self._queue.close()
         await self._maker.close()
         await self._spark.close()

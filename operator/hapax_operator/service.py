@@ -63,9 +63,7 @@ class OperatorService:
         await self._controller.drain()
 
     async def close(self) -> None:
-        if self._reign is not None:
-            self._reign.cancel()
-            await asyncio.gather(self._reign, return_exceptions=True)
+        await supervision.end(self._reign)
         if self._watching is not None:
             await asyncio.to_thread(self._watching.close)
         if self._reconciler is not None:

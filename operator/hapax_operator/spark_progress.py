@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Callable
@@ -97,9 +96,7 @@ class ProgressReader:
         self._tasks: dict[str, Task] = {}
 
     async def close(self) -> None:
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await supervision.end(*self._tasks.values())
         if self._session is not None:
             await self._session.close()
 

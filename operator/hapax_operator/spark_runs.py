@@ -85,9 +85,7 @@ class SparkRuns:
         self._refs: dict[tuple[str, str], set[Ref]] = {}
 
     async def close(self) -> None:
-        for task in self._watches.values():
-            task.cancel()
-        await asyncio.gather(*self._watches.values(), return_exceptions=True)
+        await supervision.end(*self._watches.values())
         await self._progress.close()
 
     def concerns(self, resource: ProducerResource) -> bool:

@@ -38,9 +38,7 @@ class TopicMaker:
     async def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for call in self._calls:
-            call.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
+        await supervision.end(*self._calls)
 
     def _call(self) -> None:
         if self._timer is not None:

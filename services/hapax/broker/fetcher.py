@@ -458,8 +458,7 @@ class Fetcher:
     async def close(self) -> None:
         for copying in list(self._copies.values()):
             copying.stop()
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await supervision.end(self._task)
 
 
 async def _either(one: asyncio.Event, other: asyncio.Event) -> None:

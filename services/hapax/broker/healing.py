@@ -92,10 +92,7 @@ class Healing:
             )
 
     async def close(self) -> None:
-        tasks = [task for _, task in self._damaged.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await supervision.end(*[task for _, task in self._damaged.values()])
 
     def _is_there(self, replica: Replica) -> bool:
         return self._partitions.replicas.get(replica.id) is replica and bool(replica.log.damages)

@@ -57,9 +57,7 @@ class InSync:
         ]
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await supervision.end(*self._tasks)
 
     def reconsider(self, replica: Replica, lagging: tuple[NodeId, ...] = ()) -> None:
         if lagging or replica not in self._wanted:

@@ -110,9 +110,7 @@ class LogMaintenance:
 
     async def end_compaction(self) -> None:
         """Cancels the running compaction, and returns once it has ended. Another may begin."""
-        if self._compaction is not None:
-            self._compaction.cancel()
-            await asyncio.gather(self._compaction, return_exceptions=True)
+        await supervision.end(self._compaction)
 
     async def rest(self) -> None:
         """Cancels the running compaction, and returns once it and the checkpoint have ended."""

@@ -613,11 +613,9 @@ class PartitionSet:
 
     async def _stop_following(self) -> None:
         self._stop_hearing()
-        tasks = [task for task in (self._follower, self._checkpoints) if task is not None]
+        follower, checkpoints = self._follower, self._checkpoints
         self._follower = self._checkpoints = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await supervision.end(follower, checkpoints)
         await self.in_sync.close()
         await self.fetchers.close()
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Final
 
 from hapax.broker.hanging_transactions import HangingWatch
@@ -42,17 +40,10 @@ class PeriodicTasks:
             ("compaction", self.compact, _COMPACTION_EVERY_S),
             ("hanging", self._hanging.check, self._hanging.interval_s),
         ):
-            self._tasks.append(supervision.keep(partial(self._repeat, work, interval), name, self._random))
+            self._tasks.append(supervision.every(interval, work, name, self._random))
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _repeat(self, work: Callable[[], Awaitable[None]], interval: float) -> None:
-        while True:
-            await asyncio.sleep(interval * (0.75 + 0.5 * self._random.random()))
-            await work()
+        await supervision.end(*self._tasks)
 
     async def retire(self) -> None:
         """Retention by time and size."""

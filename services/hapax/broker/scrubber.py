@@ -46,9 +46,7 @@ class Scrubber:
             self._task = supervision.keep(self._run, "scrubber", self._partitions.random)
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await supervision.end(self._task)
 
     async def _run(self) -> None:
         while True:

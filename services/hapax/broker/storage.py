@@ -93,9 +93,7 @@ class StorageGuard:
         return True
 
     async def close(self) -> None:
-        if self._prober is not None:
-            self._prober.cancel()
-            await asyncio.gather(self._prober, return_exceptions=True)
+        await supervision.end(self._prober)
 
 
 def describe(error: OSError) -> str:

@@ -89,17 +89,10 @@ class Sweep:
         self._task: Task | None = None
 
     def start(self) -> None:
-        self._task = supervision.keep(self._run, "sweep", self._random)
+        self._task = supervision.every(LOOK_EVERY_S, self.check, "sweep", self._random)
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_EVERY_S * (0.75 + 0.5 * self._random.random()))
-            await self.check()
+        await supervision.end(self._task)
 
     async def check(self) -> None:
         found: dict[Difference, int] = {}

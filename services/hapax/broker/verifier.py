@@ -98,9 +98,7 @@ class Verifier:
         return coordinator_pb2.VerifyPartitionsResponse.FromString(data)
 
     async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await supervision.end(*self._tasks)
 
 
 def _unanswered(code: ErrorCode, reason: str) -> coordinator_pb2.VerifyPartitionsResponse:

@@ -69,8 +69,7 @@ class Consumer(Connected):
         """Commits positions as enable.auto.commit says, then leaves the group."""
         try:
             if self._auto is not None:
-                self._auto.cancel()
-                await asyncio.gather(self._auto, return_exceptions=True)
+                await supervision.end(self._auto)
                 if self._member is None:
                     await self._commit()
         except HapaxError as error:

@@ -187,10 +187,7 @@ class Fetcher:
 
     async def close(self) -> None:
         self._closed = True
-        tasks = [*self._fetches.values(), *self._starting.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await supervision.end(*self._fetches.values(), *self._starting.values())
 
     # --- assignment -------------------------------------------------------------------------------------------
 

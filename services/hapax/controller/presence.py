@@ -95,11 +95,9 @@ class Presence:
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
-        tasks = [task for task in (self._asking, *(w.task for w in self._watching.values())) if task is not None]
+        tasks = [self._asking, *(watched.task for watched in self._watching.values())]
         self._watching.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await supervision.end(*tasks)
 
     def _changed(self, changes: Changes) -> None:
         for node_id in changes.nodes:

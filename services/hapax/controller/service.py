@@ -162,10 +162,7 @@ class ControllerService:
         if self._wake is not None:
             self._wake.cancel()
         await self._presence.close()
-        tasks = [*self._deposing, *([] if self._candidate is None else [self._candidate])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await supervision.end(*self._deposing, self._candidate)
         await self._node.close(_RPC_GRACE_S)
         await self.view.close()
 

@@ -336,9 +336,7 @@ class _Link:
         self._schedule()
 
     async def close(self) -> None:
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.gather(self._connecting, return_exceptions=True)
+        await supervision.end(self._connecting)
         if self._peer is not None:
             self._peer.close("the coordinator ends")
 

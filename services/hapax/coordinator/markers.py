@@ -126,9 +126,7 @@ class MarkerSender:
         self._loop = asyncio.get_running_loop()
 
     async def close(self) -> None:
-        for call in list(self._calls):
-            call.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
+        await supervision.end(*self._calls)
 
     def send(self, owner: MarkerOwner, sent: SendMarkers) -> None:
         """Sends the markers once. `owner.markers_answered` is called once for each destination, never from within."""

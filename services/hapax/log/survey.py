@@ -47,9 +47,7 @@ class _Survey:
             if pausing.done():
                 pausing.result()
         finally:
-            pausing.cancel()
-            hurried.cancel()
-            await asyncio.gather(pausing, hurried, return_exceptions=True)
+            await supervision.end(pausing, hurried)
 
 
 class Surveys:

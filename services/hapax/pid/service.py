@@ -80,9 +80,7 @@ class PidService:
         """Nothing waits here for long: what runs is finished by `close`."""
 
     async def close(self) -> None:
-        if self._tidier is not None:
-            self._tidier.cancel()
-            await asyncio.gather(self._tidier, return_exceptions=True)
+        await supervision.end(self._tidier)
         await self._node.close(_RPC_GRACE_S)
         await self.view.close()
 

@@ -386,10 +386,8 @@ class ClusterView:
             self._follow(), "cluster-view", self._ended, expected=(StoreRefused, MetadataFormatError))
 
     async def close(self) -> None:
-        if self._follower is not None:
-            self._follower.cancel()
-            await asyncio.gather(self._follower, return_exceptions=True)
-            self._follower = None
+        await supervision.end(self._follower)
+        self._follower = None
         for _, waiter in self._waiters:
             waiter.cancel()
         self._waiters.clear()

@@ -115,8 +115,7 @@ async def _serve(settings: Settings, role: Role | Literal["admin"], start: Start
         either: set[asyncio.Future[Any]] = {starting, end}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
+            await supervision.end(starting)
             return _ended(end.result())
         service = starting.result()
         reason = await end

@@ -45,9 +45,7 @@ class ProducerIds:
         self._fetch_if_wanted()
 
     async def close(self) -> None:
-        if self._fetcher is not None:
-            self._fetcher.cancel()
-            await asyncio.gather(self._fetcher, return_exceptions=True)
+        await supervision.end(self._fetcher)
         for waiter in self._waiters:
             waiter.cancel()
 

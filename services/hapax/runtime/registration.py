@@ -124,11 +124,9 @@ class Registration:
 
     async def close(self) -> None:
         """Revokes the registration, so that other nodes take over without waiting for the lease to end."""
-        tasks = [task for task in (self._keeper, self._speaker) if task is not None]
+        keeper, speaker = self._keeper, self._speaker
         self._keeper = self._speaker = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await supervision.end(keeper, speaker)
         if not self.lease:
             return
         try:

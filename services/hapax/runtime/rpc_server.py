@@ -186,9 +186,7 @@ class _Stream:
             for task in done:
                 task.result()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await supervision.end(*tasks)
 
     def end(self) -> None:
         self._ending = True

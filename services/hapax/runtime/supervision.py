@@ -6,7 +6,8 @@
 * `once`: the task ends by itself. An unexpected exception is logged and counted, and raised to the awaiting caller.
 * `judged`: the awaiting caller handles every exception. Nothing is added.
 
-`contained` isolates one step of many from the others. Each unexpected exception is logged with its traceback and
+`every` keeps a task that repeats a step. `end` cancels tasks and waits for them. `contained` isolates one step of many
+from the others. Each unexpected exception is logged with its traceback and
 counted by the task's name in `FAILURES`, which `process_metrics` exports. Tests fail on a count that they do not
 expect.
 """
@@ -38,6 +39,26 @@ FAILURES: Final[Counter[str]] = Counter()
 def keep(work: Callable[[], Awaitable[None]], name: str, random: Randomness, detail: object = "") -> Task:
     """Runs `work` until it returns or the task is cancelled. `detail` tells tasks of one name apart."""
     return asyncio.get_running_loop().create_task(_kept(work, name, random, detail), name=_full(name, detail))
+
+
+def every(seconds: float, work: Callable[[], Awaitable[None]], name: str, random: Randomness) -> Task:
+    """Repeats `work` until the task is cancelled, first after one interval. Each interval differs from `seconds` by up
+    to a quarter, so that processes which started together do not work in step."""
+
+    async def repeat() -> None:
+        while True:
+            await asyncio.sleep(seconds * (0.75 + 0.5 * random.random()))
+            await work()
+
+    return keep(repeat, name, random)
+
+
+async def end(*tasks: asyncio.Future[Any] | None) -> None:
+    """Cancels the tasks and returns once they have ended, whatever their outcome. None stands for no task."""
+    ending = [task for task in tasks if task is not None]
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
 
 
 def vital(

@@ -92,8 +92,7 @@ class EventLog:
         writer = self._writer
         if writer is not None:
             await asyncio.wait([writer], timeout=0.5)
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
+            await supervision.end(writer)
         if self._peer is not None:
             self._peer.close("the node stops")
 

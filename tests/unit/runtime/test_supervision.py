@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from hapax.runtime import supervision
-from hapax.runtime.supervision import contained, keep, once, vital
+from hapax.runtime.supervision import contained, end, every, keep, once, vital
 from hapax_sim.loop import SimLoop
 
 T = TypeVar("T")
@@ -84,6 +84,50 @@ def test_it_ends_when_its_work_returns() -> None:
         await keep(work, "clock", random.Random(1))
 
     run(history())
+
+
+def test_a_repeated_step_runs_about_once_per_interval_until_it_is_ended() -> None:
+    async def history() -> list[float]:
+        loop, runs = asyncio.get_running_loop(), list[float]()
+
+        async def work() -> None:
+            runs.append(loop.time())
+
+        task = every(2.0, work, "clock", random.Random(1))
+        await asyncio.sleep(200)
+        await end(task, None)
+        assert task.cancelled()
+        await asyncio.sleep(200)
+        return runs
+
+    runs = run(history())
+    pauses = [later - earlier for earlier, later in itertools.pairwise([0.0, *runs])]
+    assert 80 <= len(runs) <= 134
+    assert 1.5 <= min(pauses) < 1.7 and 2.3 < max(pauses) <= 2.5
+
+
+def test_ending_tasks_waits_for_what_they_do_at_their_end(task_failures: Counter[str]) -> None:
+    async def history() -> list[str]:
+        said = []
+
+        async def slow() -> None:
+            try:
+                await asyncio.sleep(100)
+            finally:
+                await asyncio.sleep(1)
+                said.append("slow")
+
+        async def failing() -> None:
+            raise Fault
+
+        tasks = [once(slow(), "slow"), once(failing(), "failing")]
+        await asyncio.sleep(1)
+        await end(*tasks)
+        said.append("ended")
+        return said
+
+    assert run(history()) == ["slow", "ended"]
+    assert task_failures == {"failing": 1}
 
 
 @pytest.mark.parametrize("how", ["raises", "awaits what was cancelled"])
