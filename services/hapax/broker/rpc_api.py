@@ -7,8 +7,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from google.protobuf.message import DecodeError
-
 from hapax.broker.kafka_api import check_high_watermark
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
@@ -20,7 +18,8 @@ from hapax.core.partition.values import WriteResult
 from hapax.core.types import PartitionIndex, RegistrationEpoch, TopicId, TopicIdPartition
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
 from hapax.rpc.gen.hapax.v1 import partitions_pb2
-from hapax.runtime.ports import RpcError, RpcHandler, RpcPeer
+from hapax.runtime.ports import RpcHandler
+from hapax.runtime.rpc import decoding
 
 SERVICE: Final = "/hapax.internal.v1.PartitionBroker/"
 PUBLIC: Final = "/hapax.v1.Partitions/"
@@ -40,17 +39,18 @@ class BrokerRpc:
 
     def handlers(self) -> dict[str, RpcHandler]:
         return {
-            SERVICE + "WriteMarkers": self.write_markers,
-            SERVICE + "DescribeProducers": self.describe_producers,
-            SERVICE + "FenceProducer": self.fence_producer,
-            SERVICE + "FetchSnapshot": self.fetch_snapshot,
+            SERVICE + "WriteMarkers": decoding(broker_pb2.WriteMarkersRequest, self.write_markers),
+            SERVICE + "DescribeProducers": decoding(broker_pb2.DescribeProducersRequest, self.describe_producers),
+            SERVICE + "FenceProducer": decoding(broker_pb2.FenceProducerRequest, self.fence_producer),
+            SERVICE + "FetchSnapshot": decoding(broker_pb2.FetchSnapshotRequest, self.fetch_snapshot),
         }
 
     def public_handlers(self) -> dict[str, RpcHandler]:
         return {
-            PUBLIC + "DescribeProducers": self.describe_producers_publicly,
-            PUBLIC + "DescribeReplicas": self.describe_replicas,
-            PUBLIC + "DescribeOffsets": self.describe_offsets,
+            PUBLIC + "DescribeProducers": decoding(
+                partitions_pb2.DescribeProducersRequest, self.describe_producers_publicly),
+            PUBLIC + "DescribeReplicas": decoding(partitions_pb2.DescribeReplicasRequest, self.describe_replicas),
+            PUBLIC + "DescribeOffsets": decoding(partitions_pb2.DescribeOffsetsRequest, self.describe_offsets),
         }
 
     def _find(self, partition: _TopicPartition) -> Replica:
@@ -65,8 +65,7 @@ class BrokerRpc:
 
     # --- markers --------------------------------------------------------------------------------------------------
 
-    async def write_markers(self, payload: bytes, peer: RpcPeer) -> bytes:
-        request = _decoded(broker_pb2.WriteMarkersRequest, payload)
+    async def write_markers(self, request: broker_pb2.WriteMarkersRequest) -> bytes:
         response = broker_pb2.WriteMarkersResponse(results=[broker_pb2.MarkerResult() for _ in request.markers])
         by_partition: dict[tuple[bytes, int], list[tuple[Marker, common_pb2.PartitionError]]] = {}
         for sent, result in zip(request.markers, response.results, strict=True):
@@ -108,13 +107,11 @@ class BrokerRpc:
 
     # --- describe -------------------------------------------------------------------------------------------------
 
-    async def describe_producers(self, payload: bytes, peer: RpcPeer) -> bytes:
-        request = _decoded(broker_pb2.DescribeProducersRequest, payload)
+    async def describe_producers(self, request: broker_pb2.DescribeProducersRequest) -> bytes:
         return await self._describe_producers(request.partitions, request.producer_ids, seal=request.seal)
 
-    async def describe_producers_publicly(self, payload: bytes, peer: RpcPeer) -> bytes:
+    async def describe_producers_publicly(self, request: partitions_pb2.DescribeProducersRequest) -> bytes:
         """Clients cannot seal a producer: that is a part of a commit, which is the coordinator's."""
-        request = _decoded(partitions_pb2.DescribeProducersRequest, payload)
         return await self._describe_producers(request.partitions, request.producer_ids, seal=False)
 
     async def _describe_producers(
@@ -157,8 +154,7 @@ class BrokerRpc:
 
     # --- leases ---------------------------------------------------------------------------------------------------
 
-    async def fence_producer(self, payload: bytes, peer: RpcPeer) -> bytes:
-        request = _decoded(broker_pb2.FenceProducerRequest, payload)
+    async def fence_producer(self, request: broker_pb2.FenceProducerRequest) -> bytes:
         fence = ProducerFence(request.producer_id, request.producer_epoch, request.keep_until_ms)
         try:
             replica = self._find(request.partition)
@@ -170,11 +166,9 @@ class BrokerRpc:
         assert view is not None
         return broker_pb2.FenceProducerResponse(state=self._state(replica, view)).SerializeToString()
 
-
     # --- replicas -------------------------------------------------------------------------------------------------
 
-    async def fetch_snapshot(self, payload: bytes, peer: RpcPeer) -> bytes:
-        request = _decoded(broker_pb2.FetchSnapshotRequest, payload)
+    async def fetch_snapshot(self, request: broker_pb2.FetchSnapshotRequest) -> bytes:
         asking = self._partitions.view.registered(RegistrationEpoch(request.registration_epoch), request.session)
         try:
             if asking is None:
@@ -186,8 +180,7 @@ class BrokerRpc:
             response = broker_pb2.FetchSnapshotResponse(error=refusal.code, reason=refusal.reason)
         return response.SerializeToString()
 
-    async def describe_replicas(self, payload: bytes, peer: RpcPeer) -> bytes:
-        request = _decoded(partitions_pb2.DescribeReplicasRequest, payload)
+    async def describe_replicas(self, request: partitions_pb2.DescribeReplicasRequest) -> bytes:
         replicas = self._partitions.replicas
         wanted = [
             TopicIdPartition(TopicId(asked.topic_id), PartitionIndex(asked.partition)) for asked in request.partitions
@@ -201,8 +194,7 @@ class BrokerRpc:
                 if replica is None else _described(named, replica))
         return partitions_pb2.DescribeReplicasResponse(partitions=described).SerializeToString()
 
-    async def describe_offsets(self, payload: bytes, peer: RpcPeer) -> bytes:
-        request = _decoded(partitions_pb2.DescribeOffsetsRequest, payload)
+    async def describe_offsets(self, request: partitions_pb2.DescribeOffsetsRequest) -> bytes:
         response = partitions_pb2.DescribeOffsetsResponse()
         found: list[Replica | None] = []
         for replica in await asyncio.gather(*(self._confirmed(partition) for partition in request.partitions)):
@@ -279,10 +271,3 @@ def _refuse(places: list[common_pb2.PartitionError], code: ErrorCode, reason: st
     for place in places:
         if not place.error:
             place.error, place.reason = code, reason
-
-
-def _decoded(message: type, payload: bytes):  # type: ignore[no-untyped-def]
-    try:
-        return message.FromString(payload)  # type: ignore[attr-defined]
-    except DecodeError as error:
-        raise RpcError("INVALID_ARGUMENT", f"not a {message.__name__}: {error}") from error

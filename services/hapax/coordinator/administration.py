@@ -15,7 +15,8 @@ from hapax.core.group.subscription import assigned_partitions
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.rpc.gen.hapax.v1 import groups_pb2 as pb
 from hapax.runtime.cluster import ClusterView
-from hapax.runtime.ports import RpcHandler, RpcPeer
+from hapax.runtime.ports import RpcHandler
+from hapax.runtime.rpc import decoding
 
 GROUPS: Final = "/hapax.v1.Groups/"
 SHARDS: Final = "/hapax.v1.Shards/"
@@ -28,14 +29,13 @@ class CoordinatorAdministration:
 
     def handlers(self) -> dict[str, RpcHandler]:
         return {
-            GROUPS + "ListGroups": self._list_groups,
-            GROUPS + "DescribeGroup": self._describe_group,
-            GROUPS + "DeleteOffsets": self._delete_offsets,
-            SHARDS + "DescribeShards": self._describe_shards,
+            GROUPS + "ListGroups": decoding(pb.ListGroupsRequest, self._list_groups),
+            GROUPS + "DescribeGroup": decoding(pb.DescribeGroupRequest, self._describe_group),
+            GROUPS + "DeleteOffsets": decoding(pb.DeleteOffsetsRequest, self._delete_offsets),
+            SHARDS + "DescribeShards": decoding(pb.DescribeShardsRequest, self._describe_shards),
         }
 
-    async def _list_groups(self, payload: bytes, peer: RpcPeer) -> bytes:
-        request = pb.ListGroupsRequest.FromString(payload)
+    async def _list_groups(self, request: pb.ListGroupsRequest) -> bytes:
         try:
             self._shards.check_owned("group")
             shards = self._shards.group_shards()
@@ -52,8 +52,8 @@ class CoordinatorAdministration:
                         members=summary.members, protocol=protocol_of(listed), state=listed.state))
         return pb.ListGroupsResponse(groups=found).SerializeToString()
 
-    async def _describe_group(self, payload: bytes, peer: RpcPeer) -> bytes:
-        group = pb.DescribeGroupRequest.FromString(payload).group_id
+    async def _describe_group(self, request: pb.DescribeGroupRequest) -> bytes:
+        group = request.group_id
         try:
             shard = self._shards.group_shard(group)
             committed = await shard.offset_fetch(group, None, False)
@@ -102,8 +102,7 @@ class CoordinatorAdministration:
                           if (topic := self._view.topic_by_id(topic_id)) is not None])
             for each in group.describe().members]
 
-    async def _delete_offsets(self, payload: bytes, peer: RpcPeer) -> bytes:
-        request = pb.DeleteOffsetsRequest.FromString(payload)
+    async def _delete_offsets(self, request: pb.DeleteOffsetsRequest) -> bytes:
         chosen = [TopicPartition(each.topic, PartitionIndex(each.partition)) for each in request.partitions]
         try:
             shard = self._shards.group_shard(request.group_id)
@@ -112,8 +111,7 @@ class CoordinatorAdministration:
             return pb.DeleteOffsetsResponse(error=refusal.code, reason=refusal.reason).SerializeToString()
         return pb.DeleteOffsetsResponse(deleted=deleted).SerializeToString()
 
-    async def _describe_shards(self, payload: bytes, peer: RpcPeer) -> bytes:
-        pb.DescribeShardsRequest.FromString(payload)
+    async def _describe_shards(self, request: pb.DescribeShardsRequest) -> bytes:
         return pb.DescribeShardsResponse(shards=[
             pb.ShardState(
                 kind=each.kind, shard=each.shard, epoch=each.epoch, serving=each.serving,
