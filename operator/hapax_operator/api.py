@@ -19,8 +19,7 @@ import aiohttp
 import kopf
 from kopf import ConnectionInfo
 
-from hapax_operator.conditions import timestamp
-from hapax_operator.plan_topic import Note
+from hapax_operator.conditions import Note, timestamp
 from hapax_operator.resources import FINALIZER, GROUP, KINDS, VERSION, Meta, Ref
 
 _TIMEOUT_S: Final = 10.0

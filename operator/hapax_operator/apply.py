@@ -20,10 +20,11 @@ from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Compare, Delete, MetadataStore, Put
 from hapax_operator import plan_topic
+from hapax_operator.conditions import Note
 from hapax_operator.plan_brokers import Drain, Undrain
 from hapax_operator.plan_lease import Keep, Take
 from hapax_operator.plan_producer import Fence
-from hapax_operator.plan_topic import Action, Configure, Create, Grow, Note, Replicate
+from hapax_operator.plan_topic import Action, Configure, Create, Grow, Replicate
 from hapax_operator.resources import ProducerResource
 from hapax_operator.topic_making import TopicMaker
 

@@ -1,4 +1,4 @@
-"""Conditions of a resource's status, as Kubernetes defines them."""
+"""Conditions of a resource's status, as Kubernetes defines them, and its Events."""
 
 from __future__ import annotations
 
@@ -14,6 +14,26 @@ class Condition(NamedTuple):
     status: str
     reason: str
     message: str
+
+
+class Note(NamedTuple):
+    """An Event. `type`: Normal or Warning."""
+
+    type: str
+    reason: str
+    message: str
+
+
+def conflict(status: Mapping[str, Any], why: str) -> tuple[tuple[Condition, ...], tuple[Note, ...]]:
+    """The conditions of a resource that an older one takes precedence over, and its Event unless `status` shows it."""
+    conditions = (
+        Condition("Ready", "False", "ResourceConflict", why),
+        Condition("ResourceConflict", "True", "OlderResource", why),
+    )
+    known = any(
+        each.get("type") == "ResourceConflict" and each.get("message") == why
+        for each in status.get("conditions") or ())
+    return conditions, () if known else (Note("Warning", "ResourceConflict", why),)
 
 
 def merged(

@@ -22,8 +22,7 @@ from typing import Any, Final, NamedTuple
 from hapax.core.cluster.moves import ImpossiblePlan, Partitions, Targets, drain, spread
 from hapax.core.cluster.placement import Site
 from hapax.core.types import NodeId, TopicPartition
-from hapax_operator.conditions import Condition
-from hapax_operator.plan_topic import Note
+from hapax_operator.conditions import Condition, Note
 from hapax_operator.resources import ON_SCALE_UP, PoolResource
 
 _NAMED: Final = 5

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from hapax_operator.conditions import Condition, from_millis
-from hapax_operator.plan_topic import Note
+from hapax_operator.conditions import Condition, Note, conflict, from_millis
 from hapax_operator.resources import LeaseSpec, ProducerResource
 
 _SHOWN_PARTITIONS: Final = 100
@@ -86,14 +85,7 @@ def plan_lease(
 def _conflict(resource: ProducerResource, older: ProducerResource) -> LeasePlan:
     assert resource.lease is not None
     why = f"the lease {resource.lease.name} is described by the older resource {older.meta.ref}"
-    conditions = (
-        Condition("Ready", "False", "ResourceConflict", why),
-        Condition("ResourceConflict", "True", "OlderResource", why),
-    )
-    known = any(
-        each.get("type") == "ResourceConflict" and each.get("message") == why
-        for each in resource.status.get("conditions") or ())
-    notes = () if known else (Note("Warning", "ResourceConflict", why),)
+    conditions, notes = conflict(resource.status, why)
     return LeasePlan(None, conditions, dict.fromkeys(_DESCRIPTION), notes)
 
 

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from hapax_operator.conditions import Condition, from_millis
+from hapax_operator.conditions import Condition, Note, conflict, from_millis
 from hapax_operator.plan_policy import Standing
-from hapax_operator.plan_topic import Note
 from hapax_operator.resources import ABORT, ProducerResource
 
 _SHOWN_PRODUCERS: Final = 20
@@ -132,14 +131,7 @@ def plan(
 
 def _conflict(resource: ProducerResource, owner: str) -> ProducerPlan:
     why = f"{_whom(resource)} is described by the older resource {owner}"
-    conditions = (
-        Condition("Ready", "False", "ResourceConflict", why),
-        Condition("ResourceConflict", "True", "OlderResource", why),
-    )
-    known = any(
-        each.get("type") == "ResourceConflict" and each.get("message") == why
-        for each in resource.status.get("conditions") or ())
-    notes = () if known else (Note("Warning", "ResourceConflict", why),)
+    conditions, notes = conflict(resource.status, why)
     return ProducerPlan((), conditions, dict.fromkeys(_DESCRIPTION), notes)
 
 

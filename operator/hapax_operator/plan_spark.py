@@ -20,11 +20,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from hapax_operator.conditions import Condition, from_millis
+from hapax_operator.conditions import Condition, Note, from_millis
 from hapax_operator.plan_producer import Fence, ProducerSeen
 from hapax_operator.plan_start import EndFormer, FenceAll, Intent, WriteDown, plan_start
 from hapax_operator.plan_start import Wait as StartWaits
-from hapax_operator.plan_topic import Note
 from hapax_operator.resources import ProducerResource
 from hapax_operator.spark_resource import BackOff
 

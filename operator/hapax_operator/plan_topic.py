@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from hapax_operator.conditions import Condition
+from hapax_operator.conditions import Condition, Note, conflict
 from hapax_operator.resources import DELETE, FINALIZER, TopicResource
 
 _SHOWN_PARTITIONS: Final = 100
@@ -75,14 +75,6 @@ class Delete(NamedTuple):
 Action = Create | Grow | Configure | Replicate | Delete
 
 
-class Note(NamedTuple):
-    """An Event. `type`: Normal or Warning."""
-
-    type: str
-    reason: str
-    message: str
-
-
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
     """The plan for one resource. Its actions are carried out in order; then a new plan is made, until it has none."""
@@ -134,12 +126,8 @@ def plan(resource: TopicResource, claimants: Iterable[TopicResource], seen: Topi
 
 def _conflict(resource: TopicResource, first: TopicResource, finalizer: bool | None) -> TopicPlan:
     why = f"topic {resource.topic} is described by the older resource {first.meta.ref}"
-    conditions = (
-        Condition("Ready", "False", "ResourceConflict", why),
-        Condition("ResourceConflict", "True", "OlderResource", why),
-    )
-    status = dict.fromkeys(_DESCRIPTION) | {"topicName": resource.topic}
-    return TopicPlan((), finalizer, conditions, status, _once(resource, Note("Warning", "ResourceConflict", why)))
+    conditions, notes = conflict(resource.status, why)
+    return TopicPlan((), finalizer, conditions, dict.fromkeys(_DESCRIPTION) | {"topicName": resource.topic}, notes)
 
 
 def _create(resource: TopicResource, finalizer: bool | None) -> TopicPlan:
@@ -229,10 +217,3 @@ def _adopted(resource: TopicResource, seen: TopicSeen) -> tuple[Note, ...]:
         reason = f"topic {seen.name} was deleted and created again by another client, and is adopted"
         return (Note("Warning", "TopicReplaced", reason),)
     return ()
-
-
-def _once(resource: TopicResource, note: Note) -> tuple[Note, ...]:
-    """The note, unless the resource already has the condition."""
-    conditions = resource.status.get("conditions") or ()
-    known = any(each.get("type") == note.reason and each.get("message") == note.message for each in conditions)
-    return () if known else (note,)

@@ -21,14 +21,14 @@ from hapax.runtime.cluster import Changes, ClusterView
 from hapax.runtime.ports import Clock, MetadataUnavailable, Randomness, Task
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.apply import TIMEOUT_MS, PolicyWriter, apply_fence, apply_lease, apply_to_topic
-from hapax_operator.conditions import Condition, camel
+from hapax_operator.conditions import Condition, Note, camel
 from hapax_operator.metrics import FAILED, RECONCILES
 from hapax_operator.observe import lease_seen, producers_seen, topic_seen
 from hapax_operator.plan_lease import Take, owner_before, plan_lease
 from hapax_operator.plan_policy import must_store, policy_of, standing, touched
 from hapax_operator.plan_producer import Fence, ProducerSeen
 from hapax_operator.plan_producer import plan as plan_producer
-from hapax_operator.plan_topic import Delete, Note, TopicPlan
+from hapax_operator.plan_topic import Delete, TopicPlan
 from hapax_operator.plan_topic import plan as plan_topic
 from hapax_operator.resource_index import ResourceIndex
 from hapax_operator.resources import (

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.ports import Clock, Randomness, Task
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
-from hapax_operator.conditions import Condition
+from hapax_operator.conditions import Condition, Note
 from hapax_operator.plan_producer import Fence, ProducerSeen
 from hapax_operator.plan_spark import (
     Delete,
@@ -31,7 +31,6 @@ from hapax_operator.plan_spark import (
     Write,
     plan_spark,
 )
-from hapax_operator.plan_topic import Note
 from hapax_operator.resources import SPARK_FINALIZER, ProducerResource, Ref
 from hapax_operator.spark_pods import GATE, IDENTITY, driver_name, driver_pod, identity_of, pod_seen
 from hapax_operator.spark_progress import ProgressReader

@@ -61,12 +61,11 @@ from hapax.runtime.call_listeners import CallListeners, listen_for_calls
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.handover import hand_over, partitions_finished
 from hapax.runtime.incidents import Incidents
-from hapax.runtime.node_ids import claim_folder
 from hapax.runtime.ports import Ports
 from hapax.runtime.producer_ids import ProducerIds
 from hapax.runtime.registration import Registration, register
-from hapax.runtime.rollback_guard import RollbackGuard
 from hapax.runtime.settings import Address, Settings
+from hapax.runtime.starting import start_node
 from hapax.wire.events import EventLog
 
 log = telemetry.logger("broker")
@@ -356,16 +355,7 @@ async def start(
     OSError.
     """
     assert ports.disk is not None, "a broker needs a data folder"
-    folder = await claim_folder(ports.disk, settings.cluster_id, NodeId(settings.node_id), ports.random)
-    view = ClusterView(
-        ports.metadata, settings.cluster_id, ports.random, RollbackGuard(settings.cluster_id, ports.disk),
-        on_refused=lambda refusal: on_lost(str(refusal)),
-    )
-    service = BrokerService(ports, settings, view, on_lost, metrics or telemetry.Metrics())
-    try:
-        await view.start()
-        await service.serve(folder.directory_id, http_address)
-    except BaseException:
-        await service.close()
-        raise
-    return service
+    collected = metrics or telemetry.Metrics()
+    return await start_node(
+        ports, settings, http_address, on_lost,
+        lambda view: BrokerService(ports, settings, view, on_lost, collected))

@@ -46,12 +46,11 @@ from hapax.runtime import telemetry
 from hapax.runtime.call_listeners import CallListeners, listen_for_calls
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.handover import hand_over, shards_finished
-from hapax.runtime.node_ids import claim_folder
 from hapax.runtime.ports import Ports
 from hapax.runtime.producer_ids import ProducerIds
 from hapax.runtime.registration import Registration, register
-from hapax.runtime.rollback_guard import RollbackGuard
 from hapax.runtime.settings import Settings
+from hapax.runtime.starting import start_node
 from hapax.wire.events import EventLog
 
 log = telemetry.logger("coordinator")
@@ -255,19 +254,7 @@ async def start(
     `on_lost` is called with one sentence when the process must end. Raises FolderRefused, StoreRefused, NodeIdTaken,
     OSError.
     """
-    identity = ""
-    if ports.disk is not None:
-        folder = await claim_folder(ports.disk, settings.cluster_id, NodeId(settings.node_id), ports.random)
-        identity = folder.directory_id
-    view = ClusterView(
-        ports.metadata, settings.cluster_id, ports.random, RollbackGuard(settings.cluster_id, ports.disk),
-        on_refused=lambda refusal: on_lost(str(refusal)),
-    )
-    service = CoordinatorService(ports, settings, view, on_lost, metrics or telemetry.Metrics())
-    try:
-        await view.start()
-        await service.serve(identity, http_address)
-    except BaseException:
-        await service.close()
-        raise
-    return service
+    collected = metrics or telemetry.Metrics()
+    return await start_node(
+        ports, settings, http_address, on_lost,
+        lambda view: CoordinatorService(ports, settings, view, on_lost, collected))

@@ -29,7 +29,7 @@ async def start_node(
     ports: Ports, settings: Settings, http_address: str, on_lost: Callable[[str], None],
     compose: Callable[[ClusterView], _Service],
 ) -> _Service:
-    """Returns once the service serves and is registered. `on_lost` is called with one sentence when the service must
+    """Returns once the service listens and is registered. `on_lost` is called with one sentence when the service must
     end. Raises FolderRefused, StoreRefused, NodeIdTaken, OSError."""
     identity = ""
     if ports.disk is not None:

@@ -13,9 +13,9 @@ import pytest
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.runtime import telemetry
 from hapax.runtime.clock import SystemClock
-from hapax_operator.conditions import Condition
+from hapax_operator.conditions import Condition, Note
 from hapax_operator.plan_producer import ProducerSeen
-from hapax_operator.plan_topic import Grow, Note, TopicPlan
+from hapax_operator.plan_topic import Grow, TopicPlan
 from hapax_operator.reconciler import PolicyUid, Reconciler
 from hapax_operator.resources import FINALIZER, PAUSE, PRODUCERS, TOPICS, Ref
 
