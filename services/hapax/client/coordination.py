@@ -156,11 +156,6 @@ class Coordination:
         topics = encode_offsets(offsets, Partition)
 
         def commit(peer: Peer) -> tuple[Any, int]:
-            version = peer.capabilities.pick(
-                Message,
-                at_most=None if self._machine.version >= 2 else 4,
-                at_least=5 if self._machine.version >= 2 else 0,
-            )
             message = Message(
                 transactional_id=self._id,
                 group_id=group.group_id,
@@ -173,7 +168,7 @@ class Coordination:
                     Message.TxnOffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()
                 ],
             )
-            return message, version
+            return message, self._pick(peer, Message)
 
         def code(response: Any) -> int:
             return next((int(p.error_code) for t in response.topics for p in t.partitions if p.error_code), 0)
@@ -187,18 +182,13 @@ class Coordination:
         identity = self._machine.identity
 
         def request(peer: Peer) -> tuple[Any, int]:
-            version = peer.capabilities.pick(
-                Message,
-                at_most=None if self._machine.version >= 2 else 4,
-                at_least=5 if self._machine.version >= 2 else 0,
-            )
             message = Message(
                 transactional_id=self._id,
                 producer_id=identity.producer_id,
                 producer_epoch=identity.epoch,
                 committed=commit,
             )
-            return message, version
+            return message, self._pick(peer, Message)
 
         response = await self._repeat("transaction", self._id, request, lambda r: int(r.error_code))
         if response is None:
@@ -206,6 +196,11 @@ class Coordination:
         if self._machine.version >= 2:
             return True, Identity(ProducerId(response.producer_id), ProducerEpoch(response.producer_epoch))
         return True, None
+
+    def _pick(self, peer: Peer, message: Any) -> int:
+        """The version of a TxnOffsetCommit or EndTxn. From 5 on, these calls are of transactions version 2."""
+        at_least, at_most = (5, None) if self._machine.version >= 2 else (0, 4)
+        return peer.capabilities.pick(message, at_most=at_most, at_least=at_least)
 
     async def _repeat(
         self,

@@ -183,14 +183,20 @@ def test_leaders_are_elected_on_request() -> None:
     run(scenario)
 
 
+async def one_without_a_leader(world: ControlWorld) -> Node:
+    """A partition whose only replica in sync is dead. The other one has returned."""
+    node, brokers, _ = await four_brokers(world, 1)
+    world.kill(brokers[1].process)
+    await node.view.wait_for(lambda v: records(v)[0].isr == (0,), 5)
+    world.kill(brokers[0].process)
+    await world.broker(1, listens=True)
+    await node.view.wait_for(lambda v: records(v)[0].leader == -1, 5)
+    return node
+
+
 def test_an_unclean_election_is_made_on_request_where_nobody_leads() -> None:
     async def scenario(world: ControlWorld) -> None:
-        node, brokers, _ = await four_brokers(world, 1)
-        world.kill(brokers[1].process)
-        await node.view.wait_for(lambda v: records(v)[0].isr == (0,), 5)
-        world.kill(brokers[0].process)
-        await world.broker(1, listens=True)
-        await node.view.wait_for(lambda v: records(v)[0].leader == -1, 5)
+        node = await one_without_a_leader(world)
         answer = await node.ask("ElectLeaders", 2, election_type=1, timeout_ms=5000, topic_partitions=None)
         (result,) = [t for t in answer.replica_election_results if t.topic == "t"]
         assert result.partition_result[0].error_code == 0
@@ -202,12 +208,7 @@ def test_an_unclean_election_is_made_on_request_where_nobody_leads() -> None:
 def test_an_election_that_became_clean_before_it_was_written_is_not_told_as_unclean() -> None:
     """Its first attempt was refused: the replica had come into the in-sync set meanwhile."""
     async def scenario(world: ControlWorld) -> None:
-        node, brokers, _ = await four_brokers(world, 1)
-        world.kill(brokers[1].process)
-        await node.view.wait_for(lambda v: records(v)[0].isr == (0,), 5)
-        world.kill(brokers[0].process)
-        await world.broker(1, listens=True)
-        await node.view.wait_for(lambda v: records(v)[0].leader == -1, 5)
+        node = await one_without_a_leader(world)
         world.kill(next(each for each in world.processes if each.name == "controller-0"))
         (partition,) = node.view.partitions_of(node.view.topic("t").topic_id).values()  # type: ignore[union-attr]
 
