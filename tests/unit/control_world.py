@@ -312,6 +312,16 @@ class ControlWorld:
 
     # --- what tests wait for
 
+    async def cluster(self, brokers: int = 1, **settings: object) -> tuple[ClusterView, ControllerService]:
+        """A controller with these settings, `brokers` brokers from id 0 on and a coordinator, ready to serve."""
+        view = await self.view()
+        _, controller = await self.controller(**settings)  # type: ignore[arg-type]
+        for node_id in range(brokers):
+            await self.broker(node_id)
+        await self.coordinator()
+        await self.ready(view)
+        return view, controller
+
     async def ready(self, view: ClusterView) -> None:
         """Every internal partition is led and every shard owned."""
         await view.wait_for(is_ready, 60)

@@ -394,11 +394,7 @@ def test_a_controller_that_dies_while_it_creates_is_continued() -> None:
 ])
 def test_a_topic_that_cannot_be_is_refused(spec: pb.TopicSpec, error: ErrorCode) -> None:
     async def scenario(world: ControlWorld) -> None:
-        view = await world.view()
-        _, controller = await world.controller(transaction_state_log_num_partitions=1, offsets_topic_num_partitions=1)
-        await world.broker()
-        await world.coordinator()
-        await world.ready(view)
+        _, controller = await world.cluster(transaction_state_log_num_partitions=1, offsets_topic_num_partitions=1)
         await world.create(controller, **{"there.was": 1})
         good = pb.TopicSpec(name="good", partitions=-1, replication_factor=-1, config={"retention.ms": "-1"})
         response = await world.call(controller, "CreateTopics", pb.CreateTopicsRequest(
@@ -431,11 +427,7 @@ def test_a_client_cannot_create_an_internal_topic_before_the_controller_does(nam
 
 def test_a_request_that_names_a_topic_twice_or_only_validates_creates_nothing() -> None:
     async def scenario(world: ControlWorld) -> None:
-        view = await world.view()
-        _, controller = await world.controller()
-        await world.broker()
-        await world.coordinator()
-        await world.ready(view)
+        view, controller = await world.cluster()
         spec = pb.TopicSpec(name="t", partitions=3, replication_factor=1)
         twice = await world.call(controller, "CreateTopics", pb.CreateTopicsRequest(
             topics=[spec, spec], timeout_ms=5000), pb.CreateTopicsResponse)
@@ -450,11 +442,7 @@ def test_a_request_that_names_a_topic_twice_or_only_validates_creates_nothing() 
 
 def test_a_deleted_topic_takes_all_its_partitions_and_its_id_never_comes_back() -> None:
     async def scenario(world: ControlWorld) -> None:
-        view = await world.view()
-        _, controller = await world.controller()
-        await world.broker()
-        await world.coordinator()
-        await world.ready(view)
+        view, controller = await world.cluster()
         await world.create(controller, large=500, other=1)
         large, other = view.topic("large"), view.topic("other")
         assert large is not None and other is not None
@@ -475,11 +463,7 @@ def test_a_deleted_topic_takes_all_its_partitions_and_its_id_never_comes_back() 
 
 def test_a_deletion_compares_the_revision_that_its_caller_has_read() -> None:
     async def scenario(world: ControlWorld) -> None:
-        view = await world.view()
-        _, controller = await world.controller()
-        await world.broker()
-        await world.coordinator()
-        await world.ready(view)
+        view, controller = await world.cluster()
         await world.create(controller, a=1, b=1)
         a, b = view.topic("a"), view.topic("b")
         assert a is not None and b is not None
@@ -498,12 +482,7 @@ def test_a_deletion_compares_the_revision_that_its_caller_has_read() -> None:
 
 def test_a_topic_grows_but_never_shrinks() -> None:
     async def scenario(world: ControlWorld) -> None:
-        view = await world.view()
-        _, controller = await world.controller()
-        await world.broker(0)
-        await world.broker(1)
-        await world.coordinator()
-        await world.ready(view)
+        view, controller = await world.cluster(2)
         await world.create(controller, a=2, b=2)
         response = await world.call(controller, "CreatePartitions", pb.CreatePartitionsRequest(
             total_by_topic={"a": 6, "b": 2, "none": 3, "__transaction_state": 60}, timeout_ms=5000,
@@ -521,11 +500,7 @@ def test_a_topic_grows_but_never_shrinks() -> None:
 
 def test_concurrent_creation_of_one_topic_succeeds_once() -> None:
     async def scenario(world: ControlWorld) -> None:
-        view = await world.view()
-        _, controller = await world.controller()
-        await world.broker()
-        await world.coordinator()
-        await world.ready(view)
+        _, controller = await world.cluster()
         request = pb.CreateTopicsRequest(
             topics=[pb.TopicSpec(name="t", partitions=1, replication_factor=1)], timeout_ms=5000)
         answers = await asyncio.gather(*(
