@@ -83,8 +83,8 @@ MUTANTS = (
     ),
     Mutant(
         "the answer for an expression that is no longer used is kept", "KIP-848", "core/group/consumer.py",
-        "        if not state.uses(regex) or (known",
-        "        if (known",
+        "        if not state.uses(regex) or (former",
+        "        if (former",
         (SCENARIOS, PROPERTIES),
     ),
     Mutant(

@@ -17,32 +17,32 @@ BROKER: Final = unit("broker/test_session_fetches.py")
 MUTANTS = (
     Mutant(
         "records that were sent count as read", TOLD, "core/fetch_sessions.py",
-        "            if seen.records:\n                self.pending.pop(partition)\n",
-        "            if seen.records:\n                partition.register(seen.source)\n                self.pending.pop(partition)\n                continue\n",
+        "            if read.records:\n                self.pending.pop(partition)\n",
+        "            if read.records:\n                partition.register(read.source)\n                self.pending.pop(partition)\n                continue\n",
         (SCENARIOS, CORE, BROKER),
     ),
     Mutant(
         "a session forgets partitions that the answer had no room for", TOLD, "core/fetch_sessions.py",
-        "            elif seen.drained:\n",
+        "            elif read.drained:\n",
         "            else:\n",
         (SCENARIOS, CORE, BROKER),
     ),
     Mutant(
         "a session settles a partition and does not register with it", TOLD, "core/fetch_sessions.py",
-        "                del self.pending[partition]\n                partition.register(seen.source)\n",
+        "                del self.pending[partition]\n                partition.register(read.source)\n",
         "                del self.pending[partition]\n",
         (SCENARIOS, CORE, BROKER),
     ),
     Mutant(
         "a fetch that waits takes a high watermark for told", TOLD, "core/fetch_sessions.py",
-        "            if seen.drained and partition.told == seen.offsets:\n",
-        "            if seen.drained:\n",
+        "            if read.drained and partition.told == read.offsets:\n",
+        "            if read.drained:\n",
         (SCENARIOS, CORE, BROKER),
     ),
     Mutant(
         "a fetch that waits hears only of unchanged partitions", TOLD, "core/fetch_sessions.py",
-        "            assert seen.source is not None\n            partition.register(seen.source)\n            if seen.drained and partition.told == seen.offsets:\n",
-        "            assert seen.source is not None\n            if seen.drained and partition.told == seen.offsets:\n                partition.register(seen.source)\n",
+        "            assert read.source is not None\n            partition.register(read.source)\n            if read.drained and partition.told == read.offsets:\n",
+        "            assert read.source is not None\n            if read.drained and partition.told == read.offsets:\n                partition.register(read.source)\n",
         (SCENARIOS, CORE, BROKER),
     ),
     Mutant(
@@ -53,8 +53,8 @@ MUTANTS = (
     ),
     Mutant(
         "an error is told once", KIP, "core/fetch_sessions.py",
-        "            if seen.offsets is None or seen.source is None:\n                continue\n",
-        "            if seen.offsets is None or seen.source is None:\n                del self.pending[partition]\n                continue\n",
+        "            if read.offsets is None or read.source is None:\n                continue\n",
+        "            if read.offsets is None or read.source is None:\n                del self.pending[partition]\n                continue\n",
         (SCENARIOS, CORE, BROKER),
     ),
     Mutant(
@@ -65,8 +65,8 @@ MUTANTS = (
     ),
     Mutant(
         "an answer that never leaves counts as told", TOLD, "broker/fetch.py",
-        "        self._session.waits(self._seen(results))\n",
-        "        self._session.waits(self._seen(results))\n        self._session.answers(self._seen(results))\n",
+        "        self._session.waits(self._reads(results))\n",
+        "        self._session.waits(self._reads(results))\n        self._session.answers(self._reads(results))\n",
         (BROKER,),
     ),
     Mutant(

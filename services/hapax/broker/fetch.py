@@ -27,7 +27,7 @@ from hapax.core.fetch_sessions import (
     SESSIONLESS,
     FetchSessions,
     Offsets,
-    Seen,
+    PartitionRead,
     Session,
     SessionPartition,
 )
@@ -336,13 +336,13 @@ class Poll:
 class SessionPoll(Poll):
     """One Fetch of a session, or the one that begins it."""
 
-    __slots__ = ("_looked_at", "_session")
+    __slots__ = ("_pending", "_session")
 
     def __init__(
         self, service: FetchService, ctx: RequestContext, request: FetchRequest, session: Session[FetchPartition]
     ) -> None:
         self._session = session
-        self._looked_at: list[SessionPartition[FetchPartition]] = []
+        self._pending: list[SessionPartition[FetchPartition]] = []
         super().__init__(service, ctx, request)
 
     def start(self) -> object:
@@ -357,26 +357,26 @@ class SessionPoll(Poll):
         return False
 
     def _asked(self) -> Sequence[FetchPartition]:
-        self._looked_at = list(self._session.pending)
-        return [partition.asked for partition in self._looked_at]
+        self._pending = list(self._session.pending)
+        return [partition.asked for partition in self._pending]
 
-    def _seen(self, results: list[FetchedPartition]) -> list[tuple[SessionPartition[FetchPartition], Seen]]:
-        seen = []
+    def _reads(self, results: list[FetchedPartition]) -> list[tuple[SessionPartition[FetchPartition], PartitionRead]]:
+        reads = []
         committed = self._request.committed
-        for partition, result, replica in zip(self._looked_at, results, self._replicas, strict=True):
+        for partition, result, replica in zip(self._pending, results, self._replicas, strict=True):
             if result.error or result.diverging is not None or result.preferred >= 0 or replica is None:
-                seen.append((partition, Seen(None, False, False, None)))
+                reads.append((partition, PartitionRead(None, False, False, None)))
                 continue
             offsets = Offsets(result.high_watermark, result.last_stable_offset, result.log_start_offset)
             drained = partition.asked.offset >= _end(offsets, committed=committed)
-            seen.append((partition, Seen(offsets, result.records is not None, drained, replica.readers)))
-        return seen
+            reads.append((partition, PartitionRead(offsets, result.records is not None, drained, replica.readers)))
+        return reads
 
     def _result(self, results: list[FetchedPartition]) -> FetchResult:
         session, service = self._session, self._service
         if session.epoch == FULL and not session.ended:
             service.sessions.admit(session, service.now_ms())
-        names = session.answers(self._seen(results))
+        names = session.answers(self._reads(results))
         by_topic: dict[str | bytes, list[FetchedPartition]] = {}
         for result, named in zip(results, names, strict=True):
             if named:
@@ -384,7 +384,7 @@ class SessionPoll(Poll):
         return FetchResult(0, session.id, [result for topic in by_topic.values() for result in topic])
 
     def _wait(self, results: list[FetchedPartition]) -> None:
-        self._session.waits(self._seen(results))
+        self._session.waits(self._reads(results))
 
     def _unwait(self) -> None:
         """The session's partitions stay registered."""

@@ -93,7 +93,7 @@ class ClassicMembership(Membership):
             self._due = True
         self._event(now)
 
-    def seen(self, partitions: Mapping[str, int], now: int) -> None:
+    def counted(self, partitions: Mapping[str, int], now: int) -> None:
         """Takes the topics' present numbers of partitions. The leader begins a round if they have changed."""
         watched = self._watched
         if watched is not None and self._round == 0:

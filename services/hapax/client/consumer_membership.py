@@ -94,11 +94,11 @@ class ConsumerMembership(Membership):
         return [each for each in self.owned if (each.topic_id, each.partition) not in self._target]
 
     def _to_assign(self) -> Iterable[Owned]:
-        known = [
+        named = [
             Owned(self._topics[topic_id], partition, topic_id)
             for topic_id, partition in self._target if topic_id in self._topics
         ]
-        return [each for each in known if each not in self.owned]
+        return [each for each in named if each not in self.owned]
 
     # --- calls ----------------------------------------------------------------------------------------------------
 

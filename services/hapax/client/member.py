@@ -119,7 +119,7 @@ class Member:
             if subscribed.pattern is None:
                 membership.subscribe(subscribed.topics, self._now())
             else:
-                self._help("matching-now", self._match)
+                self._keep_once("matching-now", self._match)
         self._pump()
 
     async def leave(self) -> None:
@@ -355,9 +355,9 @@ class Member:
                 task.add_done_callback(self._carriers.discard)
         if isinstance(membership, ConsumerMembership):
             if membership.unnamed():
-                self._help("naming", self._name)
+                self._keep_once("naming", self._name)
         elif self._subscribed.pattern is not None:
-            self._help("matching", self._match_from_time_to_time)
+            self._keep_once("matching", self._match_from_time_to_time)
         elif isinstance(membership, ClassicMembership):
             self._cluster.follow(membership.watched())
         self._fence_at = membership.fence_at()
@@ -427,10 +427,10 @@ class Member:
 
     # --- topics ---------------------------------------------------------------------------------------------------
 
-    def _help(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        task = self._helpers.get(what)
+    def _keep_once(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+        task = self._helpers.get(name)
         if task is None or task.done():
-            self._helpers[what] = supervision.keep(work, f"client-{what}", self._cluster.ports.random)
+            self._helpers[name] = supervision.keep(step, f"client-{name}", self._cluster.ports.random)
 
     async def _name(self) -> None:
         """Finds the names of the topics that the coordinator names by id."""
@@ -477,7 +477,7 @@ class Member:
         membership = self._membership
         if isinstance(membership, ClassicMembership) and (watched := membership.watched()):
             topics = self._cluster.topics
-            membership.seen({name: len(topics[name].partitions) for name in watched if name in topics}, self._now())
+            membership.counted({name: len(topics[name].partitions) for name in watched if name in topics}, self._now())
             self._pump()
 
 

@@ -139,8 +139,8 @@ class GroupApi:
 
     async def offset_delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> Sequence[ErrorCode]:
         shard = self._shards.group_shard(group_id)
-        known = [each for each in partitions if self._exists(each)]
-        codes = dict(zip(known, await shard.delete_group_offsets(group_id, known), strict=True))
+        existing = [each for each in partitions if self._exists(each)]
+        codes = dict(zip(existing, await shard.delete_group_offsets(group_id, existing), strict=True))
         return [codes.get(each, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for each in partitions]
 
     def _exists(self, partition: TopicPartition) -> bool:

@@ -69,7 +69,7 @@ class WaitingFetch(Protocol):
         ...
 
 
-class Seen(NamedTuple):
+class PartitionRead(NamedTuple):
     """The result of reading one partition for a fetch."""
 
     offsets: Offsets | None
@@ -157,28 +157,28 @@ class Session(Generic[Asked]):
             self.mode = mode
             self.pending.update(dict.fromkeys(self.partitions.values()))
 
-    def waits(self, looked_at: Sequence[tuple[SessionPartition[Asked], Seen]]) -> None:
+    def waits(self, reads: Sequence[tuple[SessionPartition[Asked], PartitionRead]]) -> None:
         """Called after a fetch read the pending partitions and has no reason to answer yet."""
-        for partition, seen in looked_at:
-            assert seen.source is not None
-            partition.register(seen.source)
-            if seen.drained and partition.told == seen.offsets:
+        for partition, read in reads:
+            assert read.source is not None
+            partition.register(read.source)
+            if read.drained and partition.told == read.offsets:
                 del self.pending[partition]
 
-    def answers(self, looked_at: Sequence[tuple[SessionPartition[Asked], Seen]]) -> list[bool]:
+    def answers(self, reads: Sequence[tuple[SessionPartition[Asked], PartitionRead]]) -> list[bool]:
         """Called after a fetch read the pending partitions and answers. Returns which of them the answer contains."""
         names = []
-        for partition, seen in looked_at:
-            names.append(seen.records or seen.offsets is None or partition.told != seen.offsets)
-            partition.told = seen.offsets
-            if seen.offsets is None or seen.source is None:
+        for partition, read in reads:
+            names.append(read.records or read.offsets is None or partition.told != read.offsets)
+            partition.told = read.offsets
+            if read.offsets is None or read.source is None:
                 continue
-            if seen.records:
+            if read.records:
                 self.pending.pop(partition)
                 self.pending[partition] = None  # behind those for which the answer had no room
-            elif seen.drained:
+            elif read.drained:
                 del self.pending[partition]
-                partition.register(seen.source)
+                partition.register(read.source)
         return names
 
     def end(self) -> None:

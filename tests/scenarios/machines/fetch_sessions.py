@@ -20,7 +20,7 @@ from hapax.core.fetch_sessions import (
     SESSIONLESS,
     FetchSessions,
     Offsets,
-    Seen,
+    PartitionRead,
     Session,
     SessionPartition,
 )
@@ -138,16 +138,16 @@ class Interpreter:
             return refusal.code.name
         return session
 
-    def _look(self, session: Session[int], command: Command) -> list[tuple[SessionPartition[int], Seen]]:
+    def _look(self, session: Session[int], command: Command) -> list[tuple[SessionPartition[int], PartitionRead]]:
         room = int(command.arguments.get("room", 100))
         found = []
         for asked in list(session.pending):
             partition = self.partitions[asked.key[1]]
             if not partition.served:
-                found.append((asked, Seen(None, False, False, None)))
+                found.append((asked, PartitionRead(None, False, False, None)))
                 continue
             drained = asked.asked >= partition.offsets.last_stable_offset
-            found.append((asked, Seen(partition.offsets, not drained and room > 0, drained, partition)))
+            found.append((asked, PartitionRead(partition.offsets, not drained and room > 0, drained, partition)))
             room -= not drained
         return found
 

@@ -252,7 +252,7 @@ class World:
         for client in self.clients:
             membership = client.membership
             if isinstance(membership, ClassicMembership):
-                self.touch(client, lambda membership=membership: membership.seen(counts, self.now))  # type: ignore[misc]
+                self.touch(client, lambda membership=membership: membership.counted(counts, self.now))  # type: ignore[misc]
         self.at(self.now + 5_000, self.hear_of_topics)
 
     def crash(self, client: Client) -> None:

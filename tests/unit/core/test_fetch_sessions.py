@@ -16,7 +16,7 @@ from hapax.core.fetch_sessions import (
     FetchSessions,
     Offsets,
     PartitionKey,
-    Seen,
+    PartitionRead,
     Session,
     SessionPartition,
 )
@@ -60,18 +60,18 @@ class Broker:
         self.logs: dict[PartitionKey, Log] = {("t", index): Log() for index in range(logs)}
         self.now_ms = 0
 
-    def look(self, session: Session[int], room: int) -> list[tuple[SessionPartition[int], Seen]]:
+    def look(self, session: Session[int], room: int) -> list[tuple[SessionPartition[int], PartitionRead]]:
         """`room`: number of partitions whose records the answer has room for."""
         found = []
         for partition in list(session.pending):
             log = self.logs[partition.key]
             if not log.served:
-                found.append((partition, Seen(None, False, False, None)))
+                found.append((partition, PartitionRead(None, False, False, None)))
                 continue
             drained = partition.asked >= log.offsets.last_stable_offset
             records = not drained and room > 0
             room -= records
-            found.append((partition, Seen(log.offsets, records, drained, log)))
+            found.append((partition, PartitionRead(log.offsets, records, drained, log)))
         return found
 
     def begin(self, named: dict[PartitionKey, int]) -> Session[int]:
@@ -86,7 +86,7 @@ class Broker:
         session = self.cache.find(session_id, epoch, by_id=by_id)
         return session if self.cache.update(session, named or {}, forgotten, MODE, self.now_ms) else None
 
-    def answer(self, session: Session[int], room: int = 100) -> dict[PartitionKey, Seen]:
+    def answer(self, session: Session[int], room: int = 100) -> dict[PartitionKey, PartitionRead]:
         if session.epoch == FULL and not session.ended:
             self.cache.admit(session, self.now_ms)
         looked_at = self.look(session, room)
@@ -370,7 +370,7 @@ class Client:
             assert fetch.moves == before + 1, f"{key} woke nobody"
         session.waits(self.broker.look(session, 0))
 
-    def take(self, answer: dict[PartitionKey, Seen], room: int) -> None:
+    def take(self, answer: dict[PartitionKey, PartitionRead], room: int) -> None:
         served = 0
         for key, seen in answer.items():
             self.told[key] = seen.offsets

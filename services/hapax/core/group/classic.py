@@ -71,13 +71,13 @@ _SKIPS_ASSIGNMENT_SINCE: Final = 9
 class ClassicGroup(Rounds):
     """Not thread-safe: it takes one event at a time, and while a write is under way only heartbeats and queries."""
 
-    __slots__ = ("_has_to_meet", "_known_topics", "exists")
+    __slots__ = ("_decoded_topics", "_has_to_meet", "exists")
 
     def __init__(self, group_id: str, limits: GroupLimits, deadlines: Deadlines) -> None:
         super().__init__(group_id, limits, deadlines)
         self.exists = False
         """Whether the log has a record of the group."""
-        self._known_topics: tuple[tuple[bytes, ...], frozenset[str] | None] | None = None
+        self._decoded_topics: tuple[tuple[bytes, ...], frozenset[str] | None] | None = None
         """The subscriptions that were decoded last, and the topics in them."""
         self._has_to_meet = False
         """Whether the members of the last record have yet to meet in a round of this protocol."""
@@ -350,8 +350,8 @@ class ClassicGroup(Rounds):
         protocol is another one, or some metadata is not a subscription of the consumer protocol."""
         if self._roster.protocol_type != PROTOCOL_TYPE:
             return None
-        known = self._known_topics
-        if known is None or known[0] is not self._subscriptions:
+        decoded = self._decoded_topics
+        if decoded is None or decoded[0] is not self._subscriptions:
             found: set[str] | None = set()
             for metadata in set(self._subscriptions):
                 topics = subscribed_topics(metadata)
@@ -360,8 +360,8 @@ class ClassicGroup(Rounds):
                     break
                 assert found is not None
                 found.update(topics)
-            known = self._known_topics = (self._subscriptions, None if found is None else frozenset(found))
-        return known[1]
+            decoded = self._decoded_topics = (self._subscriptions, None if found is None else frozenset(found))
+        return decoded[1]
 
     def describe(self) -> ClassicDescription:
         stable = self._state is ClassicState.STABLE

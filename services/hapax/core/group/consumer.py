@@ -171,9 +171,9 @@ class ConsumerGroup:
     def resolved(self, regex: str, topics: tuple[str, ...], version: int, now: Now) -> Outcome:
         """Takes the answer to a RegexQuestion: the names of the matching topics, in any order."""
         state = self._state
-        known = state.regexes.get(regex)
+        former = state.regexes.get(regex)
         matching = tuple(sorted(topics))
-        if not state.uses(regex) or (known is not None and (known.topics == matching or known.version > version)):
+        if not state.uses(regex) or (former is not None and (former.topics == matching or former.version > version)):
             return Outcome()
         draft = Draft(state)
         draft.add(RegexRecord(self.group_id, regex, RegexValue(matching, version, now.wall)))
@@ -350,8 +350,8 @@ class ConsumerGroup:
         draft = Draft(self._state)
         member_id = self._admit(draft, request, owned)
         before = draft.state.current(member_id)
-        value = _said(request, draft.state.members.get(member_id))
-        after = self._lead(draft, member_id, value, owned, topics, now)
+        value = _member_value(request, draft.state.members.get(member_id))
+        after = self._advance(draft, member_id, value, owned, topics, now)
         tells = request.member_epoch == JOIN or is_full(request) or after.assigned.keys() != before.assigned.keys()
         answer = ConsumerHeartbeatAnswer(
             ErrorCode.NONE, None, member_id, after.epoch, self.limits.consumer_heartbeat_interval_ms,
@@ -431,7 +431,7 @@ class ConsumerGroup:
         taken = Current(JOIN, 0, STABLE, current.assigned)
         draft.add(CurrentRecord(self.group_id, member_id, taken.value()))
 
-    def _lead(
+    def _advance(
         self, draft: Draft, member_id: str, value: MemberValue, owned: Partitions | None, topics: Topics, now: Now
     ) -> Current:
         """Takes over what the member says about itself, and moves it one step towards its target."""
@@ -512,10 +512,10 @@ class ConsumerGroup:
         if current.state == STABLE and current.epoch == state.target_epoch and not subscription_changed:
             return current
         _, regex = subscription = subscription_of(state.members[member_id])
-        known = not regex or regex in state.regexes
+        is_resolved = not regex or regex in state.regexes
         goal = Goal(
             state.target_epoch, state.targets.get(member_id, NO_PARTITIONS),
-            self._subscribed(state, subscription, topics) if known else None,
+            self._subscribed(state, subscription, topics) if is_resolved else None,
         )
         holders = state.holders
         following = reconcile(current, goal, owned, lambda each: holders.get(each, member_id) == member_id)
@@ -655,7 +655,7 @@ class ConsumerGroup:
         return max(configured, key=lambda name: state.assignors.get(name, 0))
 
 
-def _said(request: ConsumerGroupHeartbeat, former: MemberValue | None) -> MemberValue:
+def _member_value(request: ConsumerGroupHeartbeat, former: MemberValue | None) -> MemberValue:
     """What the member says about itself. Fields that it omits have not changed."""
     names = None if request.subscribed_names is None else tuple(sorted(set(request.subscribed_names)))
     return MemberValue(

@@ -171,9 +171,9 @@ class GroupShard(GroupOffsets):
 
     def groups(self) -> Iterator[str]:
         """Ids of all groups: those with members, those that had members, and those that only have offsets."""
-        seen = set(super().groups())
-        yield from seen
-        yield from (group_id for group_id, _ in self.memberships.groups() if group_id not in seen)
+        with_offsets = set(super().groups())
+        yield from with_offsets
+        yield from (group_id for group_id, _ in self.memberships.groups() if group_id not in with_offsets)
 
     def members_of(self, group_id: str) -> int:
         """The number of a group's members."""

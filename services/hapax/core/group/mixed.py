@@ -172,8 +172,8 @@ class MixedGroup(ConsumerGroup):
         if not self.limits.min_session_timeout_ms <= request.session_timeout_ms <= self.limits.max_session_timeout_ms:
             raise Refusal(ErrorCode.INVALID_SESSION_TIMEOUT)
         former = None if instance_id is None else state.instances.get(instance_id)
-        known = request.member_id in state.members or (not request.member_id and former is not None)
-        if not known and len(state.members) >= self.limits.consumer_max_size:
+        is_member = request.member_id in state.members or (not request.member_id and former is not None)
+        if not is_member and len(state.members) >= self.limits.consumer_max_size:
             raise Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED)
         offer, subscription = self._offered(request, former)
         self._check_identity(request, subscription)
@@ -189,7 +189,7 @@ class MixedGroup(ConsumerGroup):
             instance_id, request.client_id, request.client_host, subscription, request.rebalance_timeout_ms,
             ClassicFacade(request.session_timeout_ms, request.protocols))
         owned = self._owned(member_id, subscription, topics)
-        after = self._lead(draft, member_id, value, owned, topics, now)
+        after = self._advance(draft, member_id, value, owned, topics, now)
         answer = JoinAnswer(ErrorCode.NONE, member_id, after.epoch, PROTOCOL_TYPE, offer.name, NO_MEMBER)
         if draft.records:
             return self._write(UnderWay(draft.records, call, answer, compared=topics.version))
