@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from hapax.core.errors import ErrorCode, Refusal
@@ -44,6 +45,16 @@ class NoTopics:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class SameLimits:
+    """The same limits for all groups. A closure could not be copied, as an exploration copies the machine."""
+
+    limits: GroupLimits
+
+    def __call__(self, group_id: str) -> GroupLimits:
+        return self.limits
+
+
 class GroupShard(GroupOffsets):
     """Not thread-safe: the shard's coordinator is the only writer."""
 
@@ -55,8 +66,7 @@ class GroupShard(GroupOffsets):
         """`limits_of` takes precedence over `limits`."""
         super().__init__(
             max_metadata_bytes=max_metadata_bytes, retention_ms=retention_ms, producer_expiry_ms=producer_expiry_ms)
-        same = limits or GroupLimits()
-        self.memberships = Memberships(limits_of or (lambda group: same), topics or NoTopics())
+        self.memberships = Memberships(limits_of or SameLimits(limits or GroupLimits()), topics or NoTopics())
 
     # --- commits --------------------------------------------------------------------------------------------------
 
