@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
+from google.protobuf.message import Message
+
 from hapax.codec.metadata import INTERNAL_TOPICS, OFFSETS_TOPIC
 from hapax.coordinator.administration import CoordinatorAdministration
 from hapax.coordinator.descriptions import conflict, description
@@ -64,7 +66,7 @@ TRANSACTIONS: Final = "/hapax.v1.Transactions/"
 
 _WINNERS_AT_ONCE: Final = 20
 
-_Response = TypeVar("_Response")
+_Request = TypeVar("_Request", bound=Message)
 
 
 class RpcApi:
@@ -80,32 +82,39 @@ class RpcApi:
 
     def handlers(self) -> dict[str, RpcHandler]:
         return {
-            TXN_COORDINATOR + "VerifyPartitions": self._verify_partitions,
-            TXN_COORDINATOR + "AbortHanging": self._abort_hanging,
-            GROUP_COORDINATOR + "WriteOffsetsMarkers": self._write_offsets_markers,
+            TXN_COORDINATOR + "VerifyPartitions": _answering(
+                coordinator_pb2.VerifyPartitionsRequest, self.verify_partitions),
+            TXN_COORDINATOR + "AbortHanging": _answering(coordinator_pb2.AbortHangingRequest, self._abort_hanging),
+            GROUP_COORDINATOR + "WriteOffsetsMarkers": _answering(
+                coordinator_pb2.WriteOffsetsMarkersRequest, self.write_offsets_markers),
         }
 
     def public_handlers(self) -> dict[str, RpcHandler]:
+        pb = transactions_pb2
         return {
-            TRANSACTIONS + "JoinTransaction": self._join_transaction,
-            TRANSACTIONS + "RenewTransaction": self._renew_transaction,
-            TRANSACTIONS + "EndTransaction": self._end_transaction,
-            TRANSACTIONS + "GetCommitToken": self._get_commit_token,
-            TRANSACTIONS + "DescribeTransactionalId": self._describe_transactional_id,
-            TRANSACTIONS + "EnsureTransactionalId": self._ensure_transactional_id,
-            TRANSACTIONS + "FenceProducer": self._fence_producer,
+            TRANSACTIONS + "JoinTransaction": _answering(
+                pb.JoinTransactionRequest, self._join_transaction, pb.JoinTransactionResponse),
+            TRANSACTIONS + "RenewTransaction": _answering(
+                pb.RenewTransactionRequest, self._renew_transaction, pb.RenewTransactionResponse),
+            TRANSACTIONS + "EndTransaction": _answering(
+                pb.EndTransactionRequest, self._end_transaction, pb.EndTransactionResponse),
+            TRANSACTIONS + "GetCommitToken": _answering(
+                pb.GetCommitTokenRequest, self._get_commit_token, pb.GetCommitTokenResponse),
+            TRANSACTIONS + "DescribeTransactionalId": _answering(
+                pb.DescribeTransactionalIdRequest, self._describe_transactional_id, pb.DescribeTransactionalIdResponse),
+            TRANSACTIONS + "EnsureTransactionalId": _answering(
+                pb.EnsureTransactionalIdRequest, self._ensure_transactional_id, pb.EnsureTransactionalIdResponse),
+            TRANSACTIONS + "FenceProducer": _answering(
+                pb.FenceProducerRequest, self._fence_producer, pb.FenceProducerResponse),
             **CoordinatorAdministration(self._shards, self._view).handlers(),
         }
 
     def framed_handlers(self) -> dict[str, RpcHandler]:
         """The public calls that also come as Kafka frames (`hapax.kafka.api.transaction_call`)."""
-        return {"JoinTransaction": self._join_transaction, "EndTransaction": self._end_transaction}
+        public = self.public_handlers()
+        return {name: public[TRANSACTIONS + name] for name in ("JoinTransaction", "EndTransaction")}
 
     # --- between services -----------------------------------------------------------------------------------------
-
-    async def _verify_partitions(self, payload: bytes, peer: RpcPeer) -> bytes:
-        request = coordinator_pb2.VerifyPartitionsRequest.FromString(payload)
-        return (await self.verify_partitions(request)).SerializeToString()
 
     async def verify_partitions(
         self, request: coordinator_pb2.VerifyPartitionsRequest
@@ -146,13 +155,10 @@ class RpcApi:
             shard=shard.shard, shard_epoch=shard.epoch, serial=reply.serial, partitions=answers
         )
 
-    async def _abort_hanging(self, payload: bytes, peer: RpcPeer) -> bytes:
-        request = coordinator_pb2.AbortHangingRequest.FromString(payload)
-        return (await self.hanging.abort(request)).SerializeToString()
-
-    async def _write_offsets_markers(self, payload: bytes, peer: RpcPeer) -> bytes:
-        request = coordinator_pb2.WriteOffsetsMarkersRequest.FromString(payload)
-        return (await self.write_offsets_markers(request)).SerializeToString()
+    async def _abort_hanging(
+        self, request: coordinator_pb2.AbortHangingRequest
+    ) -> coordinator_pb2.AbortHangingResponse:
+        return await self.hanging.abort(request)
 
     async def write_offsets_markers(
         self, request: coordinator_pb2.WriteOffsetsMarkersRequest
@@ -187,27 +193,24 @@ class RpcApi:
 
     # --- public ---------------------------------------------------------------------------------------------------
 
-    async def _join_transaction(self, payload: bytes, peer: RpcPeer) -> bytes:
-        request = transactions_pb2.JoinTransactionRequest.FromString(payload)
-
-        async def answer() -> transactions_pb2.JoinTransactionResponse:
-            shard = self._shards.txn_shard(request.transactional_id)
-            question = JoinTransaction(
-                request.transactional_id, _token(request.token), request.member_key, request.timeout_ms,
-                self._caller(), request.allow_unknown_history, _token_work(request.token), self._first(request),
-            )
-            reply = await shard.ask(TransactionShard.join_transaction, question)
-            assert isinstance(reply, Joined)
-            committed = reply.committed
-            return transactions_pb2.JoinTransactionResponse(
-                already_committed=reply.already_committed, producer_id=reply.identity.producer_id,
-                producer_epoch=reply.identity.producer_epoch, serial=reply.serial,
-                committed_value=-1 if committed is None else committed.value, remaining_ms=reply.remaining_ms,
-                committed_records=committed.record_count if committed and reply.already_committed else 0,
-                write_pass=self._pass(question, reply, shard) if reply.registered else b"",
-            )
-
-        return (await _answered(answer, transactions_pb2.JoinTransactionResponse)).SerializeToString()
+    async def _join_transaction(
+        self, request: transactions_pb2.JoinTransactionRequest
+    ) -> transactions_pb2.JoinTransactionResponse:
+        shard = self._shards.txn_shard(request.transactional_id)
+        question = JoinTransaction(
+            request.transactional_id, _token(request.token), request.member_key, request.timeout_ms,
+            self._caller(), request.allow_unknown_history, _token_work(request.token), self._first(request),
+        )
+        reply = await shard.ask(TransactionShard.join_transaction, question)
+        assert isinstance(reply, Joined)
+        committed = reply.committed
+        return transactions_pb2.JoinTransactionResponse(
+            already_committed=reply.already_committed, producer_id=reply.identity.producer_id,
+            producer_epoch=reply.identity.producer_epoch, serial=reply.serial,
+            committed_value=-1 if committed is None else committed.value, remaining_ms=reply.remaining_ms,
+            committed_records=committed.record_count if committed and reply.already_committed else 0,
+            write_pass=self._pass(question, reply, shard) if reply.registered else b"",
+        )
 
     def _first(self, request: transactions_pb2.JoinTransactionRequest) -> TransactionPartition | None:
         """The partition that the member will write first. One that clients cannot write is left out: the write itself
@@ -227,102 +230,84 @@ class RpcApi:
             reply.identity.producer_epoch, reply.serial, shard.shard, shard.epoch, now,
         ), *self.proof)
 
-    async def _renew_transaction(self, payload: bytes, peer: RpcPeer) -> bytes:
-        request = transactions_pb2.RenewTransactionRequest.FromString(payload)
+    async def _renew_transaction(
+        self, request: transactions_pb2.RenewTransactionRequest
+    ) -> transactions_pb2.RenewTransactionResponse:
+        shard = self._shards.txn_shard(request.transactional_id)
+        question = RenewTransaction(
+            request.transactional_id, Serial(request.serial), request.timeout_ms, self._caller(),
+            _token(request.token) if request.HasField("token") else None,
+        )
+        reply = await shard.ask(TransactionShard.renew_transaction, question)
+        assert isinstance(reply, Renewed)
+        return transactions_pb2.RenewTransactionResponse(remaining_ms=reply.remaining_ms)
 
-        async def answer() -> transactions_pb2.RenewTransactionResponse:
-            shard = self._shards.txn_shard(request.transactional_id)
-            question = RenewTransaction(
-                request.transactional_id, Serial(request.serial), request.timeout_ms, self._caller(),
-                _token(request.token) if request.HasField("token") else None,
-            )
-            reply = await shard.ask(TransactionShard.renew_transaction, question)
-            assert isinstance(reply, Renewed)
-            return transactions_pb2.RenewTransactionResponse(remaining_ms=reply.remaining_ms)
+    async def _end_transaction(
+        self, request: transactions_pb2.EndTransactionRequest
+    ) -> transactions_pb2.EndTransactionResponse:
+        single = request.HasField("producer_id") and request.producer_id >= 0
+        shard = self._shards.txn_shard(request.transactional_id)
+        reply = await shard.end_transaction(EndTransaction(
+            request.transactional_id, request.commit, self._caller(),
+            _token(request.token) if request.HasField("token") else None,
+            ProducerId(request.producer_id if single else -1),
+            ProducerEpoch(request.producer_epoch if single else -1),
+            await self._winners(request.winners), request.record_count,
+            request.allow_other_count, Serial(request.serial), request.allow_unknown_history,
+            single_use=request.single_use, work=_token_work(request.token),
+        ))
+        return transactions_pb2.EndTransactionResponse(
+            outcome=transactions_pb2.Outcome.Name(reply.outcome), producer_id=reply.identity.producer_id,
+            producer_epoch=reply.identity.producer_epoch, committed_records=reply.committed_records,
+            serial=reply.serial,
+        )
 
-        return (await _answered(answer, transactions_pb2.RenewTransactionResponse)).SerializeToString()
+    async def _get_commit_token(
+        self, request: transactions_pb2.GetCommitTokenRequest
+    ) -> transactions_pb2.GetCommitTokenResponse:
+        shard = self._shards.txn_shard(request.transactional_id)
+        question = GetCommitToken(request.transactional_id, request.scope, self._caller())
+        reply = await shard.ask(TransactionShard.get_commit_token, question)
+        assert isinstance(reply, CommitTokenFound)
+        token = reply.token
+        if token is None:
+            return transactions_pb2.GetCommitTokenResponse(found=False)
+        return transactions_pb2.GetCommitTokenResponse(
+            found=True, value=token.value, record_count=token.record_count, owner=token.owner,
+            number=token.number,
+        )
 
-    async def _end_transaction(self, payload: bytes, peer: RpcPeer) -> bytes:
-        request = transactions_pb2.EndTransactionRequest.FromString(payload)
+    async def _describe_transactional_id(
+        self, request: transactions_pb2.DescribeTransactionalIdRequest
+    ) -> transactions_pb2.DescribeTransactionalIdResponse:
+        shard = self._shards.txn_shard(request.transactional_id)
+        return description(await shard.describe(request.transactional_id))
 
-        async def answer() -> transactions_pb2.EndTransactionResponse:
-            single = request.HasField("producer_id") and request.producer_id >= 0
-            shard = self._shards.txn_shard(request.transactional_id)
-            reply = await shard.end_transaction(EndTransaction(
-                request.transactional_id, request.commit, self._caller(),
-                _token(request.token) if request.HasField("token") else None,
-                ProducerId(request.producer_id if single else -1),
-                ProducerEpoch(request.producer_epoch if single else -1),
-                await self._winners(request.winners), request.record_count,
-                request.allow_other_count, Serial(request.serial), request.allow_unknown_history,
-                single_use=request.single_use, work=_token_work(request.token),
-            ))
-            return transactions_pb2.EndTransactionResponse(
-                outcome=transactions_pb2.Outcome.Name(reply.outcome), producer_id=reply.identity.producer_id,
-                producer_epoch=reply.identity.producer_epoch, committed_records=reply.committed_records,
-                serial=reply.serial,
-            )
+    async def _ensure_transactional_id(
+        self, request: transactions_pb2.EnsureTransactionalIdRequest
+    ) -> transactions_pb2.EnsureTransactionalIdResponse:
+        shard = self._shards.txn_shard(request.transactional_id)
+        question = EnsureTransactionalId(request.transactional_id, self._caller())
+        reply = await shard.ask(TransactionShard.ensure_transactional_id, question)
+        assert isinstance(reply, ProducerIdentity)
+        return transactions_pb2.EnsureTransactionalIdResponse(
+            producer_id=reply.producer_id, producer_epoch=reply.producer_epoch
+        )
 
-        return (await _answered(answer, transactions_pb2.EndTransactionResponse)).SerializeToString()
-
-    async def _get_commit_token(self, payload: bytes, peer: RpcPeer) -> bytes:
-        request = transactions_pb2.GetCommitTokenRequest.FromString(payload)
-
-        async def answer() -> transactions_pb2.GetCommitTokenResponse:
-            shard = self._shards.txn_shard(request.transactional_id)
-            question = GetCommitToken(request.transactional_id, request.scope, self._caller())
-            reply = await shard.ask(TransactionShard.get_commit_token, question)
-            assert isinstance(reply, CommitTokenFound)
-            token = reply.token
-            if token is None:
-                return transactions_pb2.GetCommitTokenResponse(found=False)
-            return transactions_pb2.GetCommitTokenResponse(
-                found=True, value=token.value, record_count=token.record_count, owner=token.owner,
-                number=token.number,
-            )
-
-        return (await _answered(answer, transactions_pb2.GetCommitTokenResponse)).SerializeToString()
-
-    async def _describe_transactional_id(self, payload: bytes, peer: RpcPeer) -> bytes:
-        request = transactions_pb2.DescribeTransactionalIdRequest.FromString(payload)
-
-        async def answer() -> transactions_pb2.DescribeTransactionalIdResponse:
-            shard = self._shards.txn_shard(request.transactional_id)
-            return description(await shard.describe(request.transactional_id))
-
-        return (await _answered(answer, transactions_pb2.DescribeTransactionalIdResponse)).SerializeToString()
-
-    async def _ensure_transactional_id(self, payload: bytes, peer: RpcPeer) -> bytes:
-        request = transactions_pb2.EnsureTransactionalIdRequest.FromString(payload)
-
-        async def answer() -> transactions_pb2.EnsureTransactionalIdResponse:
-            shard = self._shards.txn_shard(request.transactional_id)
-            question = EnsureTransactionalId(request.transactional_id, self._caller())
-            reply = await shard.ask(TransactionShard.ensure_transactional_id, question)
-            assert isinstance(reply, ProducerIdentity)
-            return transactions_pb2.EnsureTransactionalIdResponse(
-                producer_id=reply.producer_id, producer_epoch=reply.producer_epoch
-            )
-
-        return (await _answered(answer, transactions_pb2.EnsureTransactionalIdResponse)).SerializeToString()
-
-    async def _fence_producer(self, payload: bytes, peer: RpcPeer) -> bytes:
-        request = transactions_pb2.FenceProducerRequest.FromString(payload)
-
-        async def answer() -> transactions_pb2.FenceProducerResponse:
-            shard = self._shards.txn_shard(request.transactional_id)
-            question = FenceProducer(
-                request.transactional_id, request.instance,
-                self._caller()._replace(client_id=request.client_id, peer=request.host),
-                Serial(request.serial),
-            )
-            reply = await shard.ask(TransactionShard.fence_producer, question)
-            assert isinstance(reply, InstanceFenced)
-            return transactions_pb2.FenceProducerResponse(
-                producer_id=reply.identity.producer_id, producer_epoch=reply.identity.producer_epoch
-            )
-
-        return (await _answered(answer, transactions_pb2.FenceProducerResponse)).SerializeToString()
+    async def _fence_producer(
+        self, request: transactions_pb2.FenceProducerRequest
+    ) -> transactions_pb2.FenceProducerResponse:
+        shard = self._shards.txn_shard(request.transactional_id)
+        question = FenceProducer(
+            request.transactional_id, request.instance,
+            self._caller()._replace(client_id=request.client_id, peer=request.host),
+            Serial(request.serial),
+        )
+        reply = await shard.ask(TransactionShard.fence_producer, question)
+        assert isinstance(reply, InstanceFenced)
+        return transactions_pb2.FenceProducerResponse(
+            producer_id=reply.identity.producer_id, producer_epoch=reply.identity.producer_epoch
+        )
 
     async def _winners(self, winners: Iterable[transactions_pb2.Winner]) -> tuple[Winner, ...]:
         """Raises Refusal(UNKNOWN_TOPIC_OR_PARTITION) for a deleted topic, whose records are gone."""
@@ -369,10 +354,20 @@ def _fingerprints(told: Iterable[transactions_pb2.Fingerprint]) -> tuple[Fingerp
     return tuple(Fingerprint(each.kind, each.digest) for each in told)
 
 
-async def _answered(answer: Callable[[], Awaitable[_Response]], refused: Callable[..., _Response]) -> _Response:
-    try:
-        return await answer()
-    except TokenConflict as refusal:
-        return refused(error=refusal.code, reason=refusal.reason, conflict=conflict(refusal))
-    except Refusal as refusal:
-        return refused(error=refusal.code, reason=refusal.reason)
+def _answering(
+    request: type[_Request], answer: Callable[[_Request], Awaitable[Message]],
+    refused: Callable[..., Message] | None = None,
+) -> RpcHandler:
+    """Decodes the request and encodes the answer. A refusal is answered by the response `refused`; without it, `answer`
+    raises none."""
+    async def handle(payload: bytes, peer: RpcPeer) -> bytes:
+        try:
+            response = await answer(request.FromString(payload))
+        except Refusal as refusal:
+            if refused is None:
+                raise
+            conflicts = {"conflict": conflict(refusal)} if isinstance(refusal, TokenConflict) else {}
+            response = refused(error=refusal.code, reason=refusal.reason, **conflicts)
+        return response.SerializeToString()
+
+    return handle
