@@ -461,15 +461,16 @@ class Attempt:
                 self._sender = RowSender(self._transactions, self._begun, self._columns, self._cluster.options)
             return self._sender
 
-    async def _place(self) -> Joined:
-        """Joins the transaction once, and returns the place in it."""
+    async def _place(self, *, tentative: bool = False) -> Joined:
+        """Joins the transaction once, and returns the place in it. `tentative`: the task has no rows yet, so it does
+        not make its driver the one that decides."""
         sender = await self._ready()
         assert self._transactions is not None
         async with self._joining:
-            if self._joined is None:
+            if self._joined is None or not (self._joined.noted or tentative):
                 joined = await self._transactions.join(
                     self._token.commit_token(), self._member_key, timeout_ms=self._timeout_ms,
-                    first=sender.first_partition(),
+                    first=sender.first_partition(), tentative=tentative,
                 )
                 self._check_same(joined)
                 self._open_until = time.monotonic() + joined.remaining_ms / 1000
@@ -552,11 +553,11 @@ class Attempt:
         if self._early:
             # An error matters only to an attempt that has rows, which joins again.
             with contextlib.suppress(HapaxError, TransactionLostError):
-                await asyncio.gather(self._place(), (await self._ready()).look_up())
+                await asyncio.gather(self._place(tentative=True), (await self._ready()).look_up())
         while True:
             await asyncio.sleep(self._timeout_ms / 3000)
             try:
-                joined = await self._place()
+                joined = await self._place(tentative=True)
                 if joined.already_committed:
                     return
                 await self._renew(joined)

@@ -132,6 +132,20 @@ MUTANTS = (
         (unit("core/transaction/test_multiwriter.py"),),
     ),
     Mutant(
+        "a task without rows makes its driver the live one", "rule 6: a former driver ends the live one's transaction",
+        "core/transaction/multiwriter.py",
+        "    newest = bool(run) and run not in transaction.runs and not request.tentative\n",
+        "    newest = bool(run) and run not in transaction.runs\n",
+        (unit("core/transaction/test_token_identity.py"),),
+    ),
+    Mutant(
+        "rows do not make a driver the live one if its task has joined before", "rule 6",
+        "core/transaction/multiwriter.py",
+        "        if newest:\n",
+        "        if False:\n",
+        (unit("core/transaction/test_token_identity.py"),),
+    ),
+    Mutant(
         "a new leader takes what is open for verified", "rules 6 and 24", "broker/parked_writes.py",
         "        machine.seal_all()\n",
         "",

@@ -69,6 +69,8 @@ class Joined(NamedTuple):
     """The partition that the writer will write first (topic, partition)."""
     write_pass: bytes = b""
     """Spares the first partition's leader a question to the coordinator."""
+    noted: bool = True
+    """False after a tentative join of a transaction of other runs (`Work.run`): join again before the first write."""
 
 
 class Winner(NamedTuple):
@@ -140,12 +142,14 @@ class MultiWriter(Connected):
         self._id = transactional_id
 
     async def join(
-        self, token: CommitToken, member: str, *, timeout_ms: int | None = None, first: tuple[str, int] | None = None
+        self, token: CommitToken, member: str, *, timeout_ms: int | None = None, first: tuple[str, int] | None = None,
+        tentative: bool = False,
     ) -> Joined:
         """Opens or joins the transaction of a token. `member` is unique for each attempt: joining again under it gives
         the same place. `timeout_ms`: the transaction's time-out, if this call opens it. `first`: the partition (topic,
         partition) that the writer will write first, if it is known: it is registered at once, which saves the first
-        batch's verification."""
+        batch's verification. `tentative`: there is nothing to write yet. The run of the token's work (`Work.run`) then
+        does not become the newest of an open transaction, and `noted` says whether it was before."""
         request = pb.JoinTransactionRequest(
             transactional_id=self._id,
             token=token.encode(),
@@ -153,6 +157,7 @@ class MultiWriter(Connected):
             timeout_ms=timeout_ms or self._options["transaction.timeout.ms"],
             allow_unknown_history=token.allow_unknown_history,
             partition=None if first is None else lease_pb2.Partition(topic=first[0], partition=first[1]),
+            tentative=tentative,
         )
         answer = await self._call("JoinTransaction", request, pb.JoinTransactionResponse)
         return Joined(
@@ -166,6 +171,7 @@ class MultiWriter(Connected):
             answer.committed_records,
             first,
             answer.write_pass,
+            answer.noted or not tentative,
         )
 
     def under(self, transactional_id: str) -> MultiWriter:

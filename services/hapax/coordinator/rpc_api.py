@@ -200,6 +200,7 @@ class RpcApi:
         question = JoinTransaction(
             request.transactional_id, _token(request.token), request.member_key, request.timeout_ms,
             self._caller(), request.allow_unknown_history, _token_work(request.token), self._first(request),
+            request.tentative,
         )
         reply = await shard.ask(TransactionShard.join_transaction, question)
         assert isinstance(reply, Joined)
@@ -209,7 +210,7 @@ class RpcApi:
             producer_epoch=reply.identity.producer_epoch, serial=reply.serial,
             committed_value=-1 if committed is None else committed.value, remaining_ms=reply.remaining_ms,
             committed_records=committed.record_count if committed and reply.already_committed else 0,
-            write_pass=self._pass(question, reply, shard) if reply.registered else b"",
+            write_pass=self._pass(question, reply, shard) if reply.registered else b"", noted=reply.noted,
         )
 
     def _first(self, request: transactions_pb2.JoinTransactionRequest) -> TransactionPartition | None:

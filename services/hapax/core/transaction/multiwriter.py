@@ -144,10 +144,17 @@ def _open(transaction: Transaction, token: Token, request: JoinTransaction, cont
 def _join_open(
     transaction: Transaction, request: JoinTransaction, context: Context
 ) -> Decision | Held | NeedProducerId:
+    """A run becomes the newest of the transaction with its first member that has something to write. So a task without
+    rows, of a driver that was considered dead, decides nothing."""
     joined = next((member for member in transaction.members if member.key == request.member_key), None)
+    run = request.work.run
+    newest = bool(run) and run not in transaction.runs and not request.tentative
     if joined is not None:
         if context.is_under_way(joined.producer_id):
             return context.hold(request.caller, "the member is being written")
+        if newest:
+            whole = _with_run(transaction, run, context)
+            return Decision(whole, _joined(whole, joined, request, context))
         return Decision(None, _joined(transaction, joined, request, context), confirm=True)
     if len(transaction.members) >= context.limits.max_members:
         raise Refusal(
@@ -158,17 +165,16 @@ def _join_open(
     member = _new_member(transaction, request, context)
     if member is None:
         return NeedProducerId()
-    run = request.work.run
-    if run and run not in transaction.runs:  # another driver's first member concerns the whole transaction
-        whole = replace(
-            transaction.with_member(member),
-            runs=(*transaction.runs, run),
-            elapsed_ms=context.elapsed_ms,
-            last_update_ms=context.now.wall,
-        )
+    if newest:  # another driver's first member concerns the whole transaction
+        whole = _with_run(transaction.with_member(member), run, context)
         return Decision(whole, _joined(whole, member, request, context))
     record = delta_of(transaction, context.elapsed_ms, context.now.wall, member=member)
     return Decision(record, _joined(transaction, member, request, context))
+
+
+def _with_run(transaction: Transaction, run: str, context: Context) -> Transaction:
+    return replace(
+        transaction, runs=(*transaction.runs, run), elapsed_ms=context.elapsed_ms, last_update_ms=context.now.wall)
 
 
 def _join_new(
@@ -202,6 +208,7 @@ def _joined(transaction: Transaction, member: Member, request: JoinTransaction, 
         committed=transaction.committed_token(transaction.open_token.scope),
         remaining_ms=Millis(transaction.limit_ms - context.elapsed_ms),
         registered=request.partition is not None and request.partition in member.partitions,
+        noted=not request.work.run or request.work.run in transaction.runs,
     )
 
 

@@ -171,6 +171,7 @@ class JoinTransaction:
     allow_unknown_history: bool = False
     work: TokenWork = NO_TOKEN_WORK
     partition: TransactionPartition | None = None       # that the member will write first
+    tentative: bool = False                             # it has nothing to write yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +354,7 @@ class Joined:
     committed: CommittedToken | None                    # the newest of the scope
     remaining_ms: Millis
     registered: bool = False                            # the request's partition belongs to the member
+    noted: bool = True                                  # the caller's run is among those of the transaction
 
 
 @dataclass(frozen=True, slots=True)

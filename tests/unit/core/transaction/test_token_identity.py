@@ -195,6 +195,51 @@ def test_a_former_drivers_commit_of_an_empty_batch_does_not_drop_what_the_live_o
     assert driver.run_end_token(3, work=live).outcome is EndOutcome.COMMITTED
 
 
+def with_empty_task_of_the_former(driver: Driver, *, rows: bool = True) -> tuple[TokenWork, TokenWork]:
+    """The live driver took the batch up. Then the former one went on with a task that joins before it has rows."""
+    former, live = work(digest=b"3", run="former", follows=2), work(digest=b"3", run="live", follows=2)
+    joined = driver.run_join(3, "live-task", work=live, tentative=True)
+    assert joined.noted, "it has opened the transaction"
+    if rows:
+        driver.run_verify(joined.identity, partition())
+    assert not driver.run_join(3, "former-task", work=former, tentative=True).noted
+    return former, live
+
+
+def test_a_former_drivers_empty_task_lets_it_end_nothing(driver: Driver) -> None:
+    former, live = with_empty_task_of_the_former(driver)
+    driver.run_end_token(3, False, work=former)
+    assert driver.txn().is_open and driver.txn().runs == ("live",)
+    with pytest.raises(TokenConflict) as caught:
+        driver.run_end_token(3, work=former)
+    assert caught.value.cause is Conflict.OTHER_RUN and driver.txn().is_open
+    driver.take_over()
+    driver.run_end_token(3, False, work=former)
+    assert driver.txn().is_open
+    driver.run_end_token(3, False, work=live)
+    assert not driver.txn().is_open
+
+
+def test_a_former_drivers_empty_task_does_not_spoil_the_live_ones_empty_batch(driver: Driver) -> None:
+    _, live = with_empty_task_of_the_former(driver, rows=False)
+    assert driver.run_end_token(3, work=live).outcome is EndOutcome.COMMITTED
+
+
+def test_a_live_driver_counts_from_its_first_rows_on(driver: Driver) -> None:
+    """An empty task of the former one opened the transaction."""
+    former, live = work(digest=b"3", run="former", follows=2), work(digest=b"3", run="live", follows=2)
+    driver.run_join(3, "former-task", work=former, tentative=True)
+    first = driver.run_join(3, "live-task", work=live, tentative=True)
+    assert not first.noted
+    again = driver.run_join(3, "live-task", work=live)
+    assert again.noted and again.identity == first.identity and driver.txn().runs == ("former", "live")
+    driver.run_verify(again.identity, partition())
+    driver.run_end_token(3, False, work=former)
+    assert driver.txn().is_open
+    driver.run_end_token(3, False, work=live)
+    assert not driver.txn().is_open
+
+
 def test_the_runs_of_a_transaction_end_with_it(driver: Driver) -> None:
     _, live = two_drivers(driver)
     assert driver.txn().runs == ("former", "live")

@@ -90,23 +90,25 @@ class TokenConflict(_message.Message):
     def __init__(self, cause: _Optional[_Union[TokenConflict.Cause, str]] = ..., newest: _Optional[_Union[LastCommitToken, _Mapping]] = ...) -> None: ...
 
 class JoinTransactionRequest(_message.Message):
-    __slots__ = ("transactional_id", "token", "member_key", "timeout_ms", "allow_unknown_history", "partition")
+    __slots__ = ("transactional_id", "token", "member_key", "timeout_ms", "allow_unknown_history", "partition", "tentative")
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     MEMBER_KEY_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     ALLOW_UNKNOWN_HISTORY_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TENTATIVE_FIELD_NUMBER: _ClassVar[int]
     transactional_id: str
     token: CommitToken
     member_key: str
     timeout_ms: int
     allow_unknown_history: bool
     partition: _lease_pb2.Partition
-    def __init__(self, transactional_id: _Optional[str] = ..., token: _Optional[_Union[CommitToken, _Mapping]] = ..., member_key: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., allow_unknown_history: _Optional[bool] = ..., partition: _Optional[_Union[_lease_pb2.Partition, _Mapping]] = ...) -> None: ...
+    tentative: bool
+    def __init__(self, transactional_id: _Optional[str] = ..., token: _Optional[_Union[CommitToken, _Mapping]] = ..., member_key: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., allow_unknown_history: _Optional[bool] = ..., partition: _Optional[_Union[_lease_pb2.Partition, _Mapping]] = ..., tentative: _Optional[bool] = ...) -> None: ...
 
 class JoinTransactionResponse(_message.Message):
-    __slots__ = ("error", "reason", "already_committed", "producer_id", "producer_epoch", "serial", "committed_value", "remaining_ms", "committed_records", "conflict", "write_pass")
+    __slots__ = ("error", "reason", "already_committed", "producer_id", "producer_epoch", "serial", "committed_value", "remaining_ms", "committed_records", "conflict", "write_pass", "noted")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     ALREADY_COMMITTED_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +120,7 @@ class JoinTransactionResponse(_message.Message):
     COMMITTED_RECORDS_FIELD_NUMBER: _ClassVar[int]
     CONFLICT_FIELD_NUMBER: _ClassVar[int]
     WRITE_PASS_FIELD_NUMBER: _ClassVar[int]
+    NOTED_FIELD_NUMBER: _ClassVar[int]
     error: int
     reason: str
     already_committed: bool
@@ -129,7 +132,8 @@ class JoinTransactionResponse(_message.Message):
     committed_records: int
     conflict: TokenConflict
     write_pass: bytes
-    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., already_committed: _Optional[bool] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., serial: _Optional[int] = ..., committed_value: _Optional[int] = ..., remaining_ms: _Optional[int] = ..., committed_records: _Optional[int] = ..., conflict: _Optional[_Union[TokenConflict, _Mapping]] = ..., write_pass: _Optional[bytes] = ...) -> None: ...
+    noted: bool
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., already_committed: _Optional[bool] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., serial: _Optional[int] = ..., committed_value: _Optional[int] = ..., remaining_ms: _Optional[int] = ..., committed_records: _Optional[int] = ..., conflict: _Optional[_Union[TokenConflict, _Mapping]] = ..., write_pass: _Optional[bytes] = ..., noted: _Optional[bool] = ...) -> None: ...
 
 class RenewTransactionRequest(_message.Message):
     __slots__ = ("transactional_id", "token", "serial", "timeout_ms")
