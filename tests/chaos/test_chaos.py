@@ -19,7 +19,7 @@ from hapax.log.layout import LOG
 from hapax_chaos.catalogue import Scenario, scenarios, without_namespaces
 from hapax_chaos.faults import Fault, Run
 from hapax_chaos.network import missing
-from hapax_chaos.scenario import Execution, Verdict
+from hapax_chaos.scenario import Execution, RunVerdict
 from hapax_chaos.world import Layout, World
 from hapax_mutants import MUTANTS
 
@@ -48,11 +48,11 @@ def etcd() -> None:
 
 def run(
     chosen: list[tuple[Scenario, str]], folder: Path, services: Path | None = None, *,
-    until: Callable[[Verdict], bool] = lambda verdict: False, **options: str,
-) -> list[Verdict]:  # fmt: skip
+    until: Callable[[RunVerdict], bool] = lambda verdict: False, **options: str,
+) -> list[RunVerdict]:  # fmt: skip
     """One after the other in one world, up to the first whose verdict is what `until` looks for."""
 
-    async def play() -> list[Verdict]:
+    async def play() -> list[RunVerdict]:
         world = World(chosen[0][0].layout, folder / "world", 1, services)
         verdicts = []
         try:
@@ -70,7 +70,7 @@ def run(
     return asyncio.run(play())
 
 
-def failures(verdicts: list[Verdict]) -> list[str]:
+def failures(verdicts: list[RunVerdict]) -> list[str]:
     return [f"{v.scenario} {v.client}: {v.findings} ({'; '.join(v.happened)})" for v in verdicts if not v.passed]
 
 
@@ -145,7 +145,7 @@ def test_what_a_zombie_does_that_nobody_fences_is_found(tmp_path: Path) -> None:
     zombie = replace(next(s for s in scenarios() if s.name == "zombie@client"), layout=SMALL)
     wrong = ("zombie-write: ", "G1a: ", "lost-write: ", "duplicate: ")
 
-    def found(verdict: Verdict) -> bool:
+    def found(verdict: RunVerdict) -> bool:
         return any(finding.startswith(wrong) for finding in verdict.findings)
 
     # What one zombie does may go unseen: its commit has to meet a transaction of its successor that is open.

@@ -25,7 +25,7 @@ from hapax.runtime import telemetry
 from hapax_chaos.catalogue import CLIENTS, Scenario, scenarios, without_namespaces
 from hapax_chaos.network import missing
 from hapax_chaos.report import write_report
-from hapax_chaos.scenario import Execution, Verdict
+from hapax_chaos.scenario import Execution, RunVerdict
 from hapax_chaos.world import Layout, NotAtRest, World
 
 BUILD: Final = Path(__file__).parents[2] / "build"
@@ -46,7 +46,7 @@ class Summary:
             if before["commit"] == self.commit:
                 self.verdicts = {(v["scenario"], v["client"]): v for v in before["verdicts"]}
 
-    def add(self, verdict: Verdict) -> None:
+    def add(self, verdict: RunVerdict) -> None:
         key = verdict.scenario, verdict.client
         self.verdicts.pop(key, None)
         self.verdicts[key] = verdict.to_json()
@@ -87,7 +87,7 @@ class Campaign:
         self._folder = folder
         self._world: World | None = None
         self._layout: Layout | None = None
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[RunVerdict] = []
 
     async def run(self, jobs: Sequence[_Job]) -> None:
         """Runs the jobs. Ctrl-C, SIGTERM and SIGHUP end it early, with an orderly shutdown."""
@@ -110,7 +110,7 @@ class Campaign:
             world = await self._open(scenario.layout, seed)
             verdict = await Execution(world, scenario, client, seed, histories).run()
         except NotAtRest as error:
-            verdict = Verdict(scenario.name, client, seed, findings=[f"no-cluster: {error}"], cluster_unusable=True)
+            verdict = RunVerdict(scenario.name, client, seed, findings=[f"no-cluster: {error}"], cluster_unusable=True)
         self.verdicts.append(verdict)
         self._summary.add(verdict)
         self._print(verdict)
@@ -131,7 +131,7 @@ class Campaign:
             await self._world.close()
             self._world = None
 
-    def _print(self, verdict: Verdict) -> None:
+    def _print(self, verdict: RunVerdict) -> None:
         word = "FAILED" if not verdict.passed else "idle  " if verdict.idle else "ok    "
         counts = " ".join(f"{verdict.transactions.get(kind, 0)} {kind}" for kind in ("ok", "fail", "info"))
         print(f"{word} {verdict.seconds:5.1f} s  {verdict.scenario:44} {verdict.client:10} {counts}", flush=True)
@@ -140,7 +140,7 @@ class Campaign:
         if not verdict.passed:
             print(f"         {'; '.join(verdict.happened)}", flush=True)
 
-    def _keep(self, verdict: Verdict, histories: Path) -> None:
+    def _keep(self, verdict: RunVerdict, histories: Path) -> None:
         """Keeps all evidence of a failure below build/chaos/."""
         kept = BUILD / "chaos" / f"{verdict.scenario}-{verdict.client}".replace(">", "-to-")
         shutil.rmtree(kept, ignore_errors=True)

@@ -39,7 +39,7 @@ _COPIES_S: Final = 15.0
 
 
 @dataclass(slots=True)
-class Verdict:
+class RunVerdict:
     """The result of a run. It passed if `findings` is empty; each finding begins with its name."""
 
     scenario: str
@@ -77,12 +77,12 @@ class Execution:
         self._started: Counter[str] = Counter()
         self._files: list[Path] = []
         self.history: list[Operation] = []
-        self.verdict = Verdict(scenario.name, client, seed)
+        self.verdict = RunVerdict(scenario.name, client, seed)
         names = [f"c{world.scenarios}-{number}" for number in range(CLIENTS)]
         self._run = Run(world, self._topic, names, random.Random(seed), self._start_client, self._in_transaction)
         world.scenarios += 1
 
-    async def run(self) -> Verdict:
+    async def run(self) -> RunVerdict:
         began = time.monotonic()
         verdict = self.verdict
         try:

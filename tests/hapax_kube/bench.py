@@ -16,7 +16,7 @@ from typing import Final
 
 from bench import figures
 from hapax_kube.binaries import ROOT, build
-from hapax_kube.cluster import Cluster
+from hapax_kube.cluster import KubeCluster
 from hapax_kube.failover import Failovers, TakenOver
 from hapax_kube.harms import HARMS
 from hapax_kube.images import build_images
@@ -28,7 +28,7 @@ _VALUES: Final = ROOT / "tests" / "kubernetes_nodes" / "values.yaml"
 _EACH: Final = ROOT / "build" / "kube-bench.csv"
 
 
-def measure(cluster: Cluster, kills: int) -> list[tuple[str, TakenOver]]:
+def measure(cluster: KubeCluster, kills: int) -> list[tuple[str, TakenOver]]:
     release = Release(cluster.tools, "hapax", _VALUES)
     figures.record("pods_install_to_ready", release.install(), "s", at_most=90)
     found: list[tuple[str, TakenOver]] = []
@@ -48,7 +48,7 @@ def measure(cluster: Cluster, kills: int) -> list[tuple[str, TakenOver]]:
 
 def main(kills: int) -> int:
     folder = Path(os.environ[FOLDER])
-    cluster = Cluster(folder, folder.name, build(), list(build_images().values()), _NODES)
+    cluster = KubeCluster(folder, folder.name, build(), list(build_images().values()), _NODES)
     try:
         found = measure(cluster.start(), kills)
     finally:

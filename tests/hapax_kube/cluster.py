@@ -76,7 +76,7 @@ class ControlPlane(KubeApi):
         ]  # fmt: skip
 
 
-class Cluster:
+class KubeCluster:
     def __init__(
         self, folder: Path, name: str, binaries: Path, images: list[Path], nodes: int, ready_s: float = _READY_S
     ) -> None:
@@ -95,7 +95,7 @@ class Cluster:
 
     # --- the whole cluster
 
-    def start(self) -> Cluster:
+    def start(self) -> KubeCluster:
         make_cgroup(self.name)
         # Otherwise all pods of all nodes would get as much processor time as a single process of this computer.
         (CGROUPS / "cpu" / self.name / "cpu.shares").write_text(str(_CPU_SHARES))

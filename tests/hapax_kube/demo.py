@@ -26,7 +26,7 @@ import pyspark
 from hapax.client import HapaxError
 from hapax_kube import spark
 from hapax_kube.binaries import ROOT, build
-from hapax_kube.cluster import Cluster
+from hapax_kube.cluster import KubeCluster
 from hapax_kube.images import DEMO_IMAGES, build_images
 from hapax_kube.tools import Release
 from hapax_kube.world import FOLDER
@@ -53,7 +53,7 @@ def say(text: str) -> None:
 
 
 class Demo:
-    def __init__(self, cluster: Cluster, flights: int, folder: Path) -> None:
+    def __init__(self, cluster: KubeCluster, flights: int, folder: Path) -> None:
         self.cluster = cluster
         self.tools = cluster.tools
         self.release = Release(self.tools, "hapax", _VALUES)
@@ -219,7 +219,7 @@ def problems(result: dict[str, Any]) -> list[str]:
     return found
 
 
-def run(cluster: Cluster, flights: int) -> int:
+def run(cluster: KubeCluster, flights: int) -> int:
     _RESULT.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     cluster.start()
@@ -249,7 +249,7 @@ def run(cluster: Cluster, flights: int) -> int:
 
 def main(flights: int) -> int:
     folder = Path(os.environ[FOLDER])
-    cluster = Cluster(folder, folder.name, build(), list(build_images(*DEMO_IMAGES).values()), NODES, _PATIENCE_S)
+    cluster = KubeCluster(folder, folder.name, build(), list(build_images(*DEMO_IMAGES).values()), NODES, _PATIENCE_S)
     try:
         return run(cluster, flights)
     finally:

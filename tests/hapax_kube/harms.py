@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from hapax_kube.cluster import Cluster
+from hapax_kube.cluster import KubeCluster
 from hapax_kube.failover import Failovers, TakenOver, acting_controller
 from hapax_kube.tools import Release
 
 
-def broker_killed(cluster: Cluster, failovers: Failovers) -> TakenOver:
+def broker_killed(cluster: KubeCluster, failovers: Failovers) -> TakenOver:
     release, victim = failovers.release, failovers.busiest()
     return failovers.measure(
         victim, lambda: cluster.kill_container(release.namespace, _broker(release, victim), "broker"))
 
 
-def machine_frozen(cluster: Cluster, failovers: Failovers) -> TakenOver:
+def machine_frozen(cluster: KubeCluster, failovers: Failovers) -> TakenOver:
     return _machine(cluster, failovers, cluster.freeze, cluster.thaw)
 
 
-def machine_cut_off(cluster: Cluster, failovers: Failovers) -> TakenOver:
+def machine_cut_off(cluster: KubeCluster, failovers: Failovers) -> TakenOver:
     return _machine(cluster, failovers, cluster.cut, cluster.heal)
 
 
-def controllers_machine_crashed(cluster: Cluster, failovers: Failovers) -> TakenOver:
+def controllers_machine_crashed(cluster: KubeCluster, failovers: Failovers) -> TakenOver:
     release = failovers.release
     acting = acting_controller(release)
     assert acting is not None, "there is no acting controller"
@@ -41,7 +41,7 @@ def controllers_machine_crashed(cluster: Cluster, failovers: Failovers) -> Taken
         cluster.wait_ready(node)
 
 
-HARMS: Final[dict[str, Callable[[Cluster, Failovers], TakenOver]]] = {
+HARMS: Final[dict[str, Callable[[KubeCluster, Failovers], TakenOver]]] = {
     "SIGKILL of a broker's container": broker_killed,
     "a machine frozen": machine_frozen,
     "a machine cut off": machine_cut_off,
@@ -55,7 +55,7 @@ def _broker(release: Release, number: int) -> str:
 
 
 def _machine(
-    cluster: Cluster, failovers: Failovers, harm: Callable[[str], float], undo: Callable[[str], None]
+    cluster: KubeCluster, failovers: Failovers, harm: Callable[[str], float], undo: Callable[[str], None]
 ) -> TakenOver:
     release, victim = failovers.release, failovers.busiest()
     node = cluster.node_of(release.namespace, _broker(release, victim))

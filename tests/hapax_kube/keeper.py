@@ -17,7 +17,7 @@ import socket
 import sys
 from pathlib import Path
 
-from hapax_kube.cluster import GATEWAY, Cluster
+from hapax_kube.cluster import GATEWAY, KubeCluster
 from hapax_kube.world import FOLDER, run_in_world
 
 
@@ -32,7 +32,7 @@ def outside(words: list[str]) -> int:
 def inside(descriptor: int, folder: Path, binaries: Path, nodes: int, images: list[Path]) -> None:
     world = Path(os.environ[FOLDER])
     listener = socket.socket(fileno=descriptor)
-    cluster = Cluster(world, world.name, binaries, images, nodes).start()
+    cluster = KubeCluster(world, world.name, binaries, images, nodes).start()
     config = json.loads(cluster.kubeconfig.read_text())
     config["clusters"][0]["cluster"]["server"] = f"https://localhost:{listener.getsockname()[1]}"
     (folder / "admin.kubeconfig").write_text(json.dumps(config))

@@ -92,7 +92,7 @@ def set_frozen(name: str, frozen: bool) -> None:
 # --- the node's own processes -------------------------------------------------------------------------------------
 
 
-class Node:
+class KubeNode:
     def __init__(self, spec: NodeSpec) -> None:
         self.spec = spec
         self.folder = Path(spec.folder)
@@ -263,4 +263,4 @@ def run(*words: str) -> None:
 
 
 if __name__ == "__main__":
-    Node(NodeSpec(**json.loads(sys.argv[1]))).run()
+    KubeNode(NodeSpec(**json.loads(sys.argv[1]))).run()

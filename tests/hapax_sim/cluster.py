@@ -71,7 +71,7 @@ class MetadataLink:
 
 
 @dataclass
-class Node:
+class SimNode:
     """One node of the cluster across its lives."""
 
     name: str
@@ -108,7 +108,7 @@ class SimCluster:
         )
         self.replication = replication
         self.settings = SETTINGS + (internal if replication > 1 else ()) + settings
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, SimNode] = {}
         self.restart_after_s = (0.2, 3.0)
         roles: list[tuple[Role, int]] = [("pid", 1), ("controller", controllers), ("broker", brokers)]
         for role, count in [*roles, ("coordinator", coordinators)]:
@@ -116,7 +116,7 @@ class SimCluster:
                 rng = random.Random(self.rng.random())
                 disk = PowerLossDisk(loop, random.Random(rng.random()))
                 name = f"{role}-{number}"
-                self.nodes[name] = Node(name, role, number, disk, rng)
+                self.nodes[name] = SimNode(name, role, number, disk, rng)
 
     @property
     def bootstrap(self) -> str:
@@ -173,7 +173,7 @@ class SimCluster:
         for name in self.nodes:
             self.start(name)
 
-    def _exited(self, node: Node, process: SimProcess, reason: str) -> None:
+    def _exited(self, node: SimNode, process: SimProcess, reason: str) -> None:
         if not process.alive:
             return
         node.exits.append(reason)
@@ -181,12 +181,12 @@ class SimCluster:
         self.loop.crash(process)
         self._restart_later(node)
 
-    def _restart_later(self, node: Node, absent_s: tuple[float, float] | None = None) -> None:
+    def _restart_later(self, node: SimNode, absent_s: tuple[float, float] | None = None) -> None:
         context_free = asyncio.get_running_loop()
         delay = self.rng.uniform(*(absent_s or self.restart_after_s))
         context_free.call_later(delay, self._restart, node, context=_no_process())
 
-    def _restart(self, node: Node) -> None:
+    def _restart(self, node: SimNode) -> None:
         if node.wanted and (node.process is None or not node.process.alive):
             self.start(node.name)
 

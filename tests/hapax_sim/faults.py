@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from hapax.runtime.ports import WatchEvent
-from hapax_sim.cluster import STORE, Node, SimCluster
+from hapax_sim.cluster import STORE, SimCluster, SimNode
 from hapax_sim.loop import SimProcess
 from hapax_sim.workload import Workload
 
@@ -113,7 +113,7 @@ class Faults:
 
     # --- who
 
-    def _node(self, *roles: str) -> Node:
+    def _node(self, *roles: str) -> SimNode:
         return self.rng.choice([n for n in self.cluster.nodes.values() if not roles or n.role in roles])
 
     def _somebody(self) -> str:
@@ -357,7 +357,7 @@ class Faults:
         store.compact(max(store.compacted, store.revision - self.rng.randrange(5)))
         store.end_watches()
 
-    def _end_lease(self, node: Node) -> None:
+    def _end_lease(self, node: SimNode) -> None:
         store = self.cluster.store
         service = node.service
         registration = getattr(service, "registration", None)

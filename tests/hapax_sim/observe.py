@@ -11,7 +11,7 @@ from hapax.codec.batch import iterate_batches
 from hapax.coordinator.shard import Shard
 from hapax.core.batch import CONTROL, BatchHeader
 from hapax_checker import Batch, Replica
-from hapax_sim.cluster import Node, SimCluster
+from hapax_sim.cluster import SimCluster, SimNode
 from hapax_sim.loop import CURRENT
 
 
@@ -48,14 +48,14 @@ def _life() -> str:
     return "nobody" if process is None else f"{process.name} life {process.number}"
 
 
-def replicas_of(cluster: SimCluster) -> Iterator[tuple[Node, BrokerReplica]]:
+def replicas_of(cluster: SimCluster) -> Iterator[tuple[SimNode, BrokerReplica]]:
     for node in cluster.nodes.values():
         if node.role == "broker" and node.service is not None and node.process is not None and node.process.alive:
             for replica in node.service.partitions.replicas.values():
                 yield node, replica
 
 
-def log_of(node: Node, replica: BrokerReplica) -> list[tuple[BatchHeader, bytes]]:
+def log_of(node: SimNode, replica: BrokerReplica) -> list[tuple[BatchHeader, bytes]]:
     """All batches in the files of a replica, from the page cache, up to its log's end."""
     prefix = f"{replica.name}/"
     names = sorted(n for n in node.disk.names if n.startswith(prefix) and n.endswith(".log"))
@@ -105,7 +105,7 @@ def forgotten(cluster: SimCluster) -> list[str]:
     return found
 
 
-def data_batches(node: Node, replica: BrokerReplica) -> list[Batch]:
+def data_batches(node: SimNode, replica: BrokerReplica) -> list[Batch]:
     return [
         Batch(h.base_offset, h.producer_id, h.producer_epoch, h.base_sequence, h.record_count)
         for h, _ in log_of(node, replica)

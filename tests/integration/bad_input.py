@@ -95,7 +95,7 @@ def wire(address: tuple[str, int], **options: Any) -> Iterator[Wire]:
         connection.close()
 
 
-class Node:
+class ClusterProcess:
     """One process of the cluster, as the tests look at it."""
 
     def __init__(self, cluster: LocalCluster, name: str) -> None:
@@ -122,7 +122,7 @@ class Neighbour:
 
     TOPIC = "neighbour"
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ClusterProcess) -> None:
         self._wire = Wire(node.address)
         create_topic(self._wire, self.TOPIC, 1)
         self._offset = 0

@@ -28,8 +28,8 @@ from hapax.wire.messages import set_unknown_tag
 from integration.bad_input import (
     FRAME_TIMEOUT_MS,
     SETTINGS,
+    ClusterProcess,
     Neighbour,
-    Node,
     Wire,
     batch,
     create_topic,
@@ -55,20 +55,20 @@ def hardened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]
 
 
 @pytest.fixture(scope="module")
-def broker(hardened: LocalCluster) -> Node:
-    node = Node(hardened, "broker-0")
+def broker(hardened: LocalCluster) -> ClusterProcess:
+    node = ClusterProcess(hardened, "broker-0")
     with wire(node.address) as connection:
         assert create_topic(connection, TOPIC, 1) == 0
     return node
 
 
 @pytest.fixture(scope="module")
-def neighbour(broker: Node) -> Neighbour:
+def neighbour(broker: ClusterProcess) -> Neighbour:
     return Neighbour(broker)
 
 
 @pytest.fixture(autouse=True)
-def nothing_else_happens(broker: Node, neighbour: Neighbour) -> Iterator[None]:
+def nothing_else_happens(broker: ClusterProcess, neighbour: Neighbour) -> Iterator[None]:
     """After each test the same process serves the same client, at its usual speed, from bounded memory."""
     before = broker.memory()
     yield
@@ -102,7 +102,7 @@ def nothing_else_happens(broker: Node, neighbour: Neighbour) -> Iterator[None]:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_connection_that_does_not_speak_the_protocol_ends_with_one_line(
-    broker: Node, name: str, sent: bytes
+    broker: ClusterProcess, name: str, sent: bytes
 ) -> None:
     with wire(broker.address) as connection:
         connection.socket.sendall(sent)
@@ -110,7 +110,7 @@ def test_a_connection_that_does_not_speak_the_protocol_ends_with_one_line(
         assert len(broker.lines_about(connection.name)) == 1
 
 
-def test_half_a_frame_and_silence_ends_with_one_line(broker: Node) -> None:
+def test_half_a_frame_and_silence_ends_with_one_line(broker: ClusterProcess) -> None:
     with wire(broker.address) as connection:
         connection.socket.sendall(struct.pack(">i", 1000) + b"the beginning")
         began = time.monotonic()
@@ -120,7 +120,7 @@ def test_half_a_frame_and_silence_ends_with_one_line(broker: Node) -> None:
         assert "half a frame" in line
 
 
-def test_claimed_lengths_cost_nothing(broker: Node) -> None:
+def test_claimed_lengths_cost_nothing(broker: ClusterProcess) -> None:
     before = broker.memory()
     connections = [Wire(broker.address) for _ in range(200)]
     for connection in connections:
@@ -132,7 +132,7 @@ def test_claimed_lengths_cost_nothing(broker: Node) -> None:
         connection.close()
 
 
-def test_a_newer_api_versions_is_answered_in_version_0_with_the_whole_list(broker: Node) -> None:
+def test_a_newer_api_versions_is_answered_in_version_0_with_the_whole_list(broker: ClusterProcess) -> None:
     with wire(broker.address) as connection:
         connection.send(struct.pack(">hhih", api_versions.ROW.key, 77, 5, -1) + b"\x01whatever")
         frame = connection.read_frame()
@@ -196,7 +196,7 @@ def _bad_batches() -> dict[str, tuple[bytes | bytearray, set[int]]]:
 
 
 @pytest.mark.parametrize("name", _bad_batches())
-def test_a_batch_that_is_not_one_is_refused_and_the_connection_goes_on(broker: Node, name: str) -> None:
+def test_a_batch_that_is_not_one_is_refused_and_the_connection_goes_on(broker: ClusterProcess, name: str) -> None:
     records, codes = _bad_batches()[name]
     with wire(broker.address) as connection:
         for version in (3, 9):
@@ -207,7 +207,7 @@ def test_a_batch_that_is_not_one_is_refused_and_the_connection_goes_on(broker: N
         assert before.error_code == 0, "nothing of the bad ones was written"
 
 
-def test_the_bad_batches_left_no_trace_in_the_log(broker: Node) -> None:
+def test_the_bad_batches_left_no_trace_in_the_log(broker: ClusterProcess) -> None:
     with wire(broker.address) as connection:
         first = produce(connection, TOPIC, batch(b"before"))
         for records, _ in _bad_batches().values():
@@ -216,13 +216,13 @@ def test_the_bad_batches_left_no_trace_in_the_log(broker: Node) -> None:
         assert second.base_offset == first.base_offset + 1
 
 
-def test_an_oversized_batch_is_too_large(broker: Node) -> None:
+def test_an_oversized_batch_is_too_large(broker: ClusterProcess) -> None:
     with wire(broker.address) as connection:
         assert produce(connection, TOPIC, batch(bytes(2 * MEBIBYTE))).error_code == ErrorCode.MESSAGE_TOO_LARGE
         assert produce(connection, TOPIC, batch(b"small")).error_code == 0
 
 
-def test_nothing_to_write_is_refused(broker: Node) -> None:
+def test_nothing_to_write_is_refused(broker: ClusterProcess) -> None:
     data = messages.ProduceRequest.TopicProduceData
     with wire(broker.address) as connection:
         answer = connection.ask("Produce", 9, transactional_id=None, acks=-1, timeout_ms=5000, topic_data=[
@@ -230,7 +230,7 @@ def test_nothing_to_write_is_refused(broker: Node) -> None:
         assert answer is None or answer.responses[0].partition_responses[0].error_code != 0
 
 
-def test_acks_that_do_not_exist_are_refused(broker: Node) -> None:
+def test_acks_that_do_not_exist_are_refused(broker: ClusterProcess) -> None:
     data = messages.ProduceRequest.TopicProduceData
     with wire(broker.address) as connection:
         answer = connection.ask("Produce", 9, transactional_id=None, acks=7, timeout_ms=5000, topic_data=[
@@ -239,7 +239,7 @@ def test_acks_that_do_not_exist_are_refused(broker: Node) -> None:
         assert code == ErrorCode.INVALID_REQUIRED_ACKS
 
 
-def test_an_error_without_acks_closes_the_connection(broker: Node) -> None:
+def test_an_error_without_acks_closes_the_connection(broker: ClusterProcess) -> None:
     data = messages.ProduceRequest.TopicProduceData
     with wire(broker.address) as connection:
         request = messages.ProduceRequest(transactional_id=None, acks=0, timeout_ms=5000, topic_data=[
@@ -254,7 +254,7 @@ def test_an_error_without_acks_closes_the_connection(broker: Node) -> None:
 
 @pytest.mark.parametrize("name", ["no-such-topic", "a/b", "../../etc/passwd", "..", "", "\x00", "ключ", "x" * 300])
 def test_a_topic_that_cannot_be_is_unknown_or_invalid_everywhere(
-    broker: Node, name: str, hardened: LocalCluster
+    broker: ClusterProcess, name: str, hardened: LocalCluster
 ) -> None:
     unknown = {int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), int(ErrorCode.INVALID_TOPIC_EXCEPTION)}
     with wire(broker.address) as connection:
@@ -274,7 +274,7 @@ def test_a_topic_that_cannot_be_is_unknown_or_invalid_everywhere(
     assert not list((hardened.folder.path / "broker-0").glob("**/passwd*"))
 
 
-def test_unknown_ids_and_partitions(broker: Node) -> None:
+def test_unknown_ids_and_partitions(broker: ClusterProcess) -> None:
     import uuid
 
     data = messages.ProduceRequest.TopicProduceData
@@ -293,7 +293,7 @@ def test_unknown_ids_and_partitions(broker: Node) -> None:
 
 @pytest.mark.parametrize("topic", ["__transaction_state", "__consumer_offsets", "__hapax_events"])
 @pytest.mark.parametrize("proof", [None, b"", b"short", struct.pack(">iq16s", 9, 1, b"0123456789abcdef")])
-def test_clients_cannot_write_internal_topics(broker: Node, topic: str, proof: bytes | None) -> None:
+def test_clients_cannot_write_internal_topics(broker: ClusterProcess, topic: str, proof: bytes | None) -> None:
     data = messages.ProduceRequest.TopicProduceData
     with wire(broker.address) as connection:
         wanted = messages.MetadataRequest.MetadataRequestTopic
@@ -310,7 +310,7 @@ def test_clients_cannot_write_internal_topics(broker: Node, topic: str, proof: b
             assert code in (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
-def test_a_fetch_with_a_forged_replica_id_gets_no_data(broker: Node) -> None:
+def test_a_fetch_with_a_forged_replica_id_gets_no_data(broker: ClusterProcess) -> None:
     with wire(broker.address) as connection:
         for version in (4, 14):
             fields = fetch_fields(TOPIC, replica_id=0)
@@ -326,7 +326,9 @@ def test_a_fetch_with_a_forged_replica_id_gets_no_data(broker: Node) -> None:
             assert answer.error_code or all(p.error_code for t in answer.responses for p in t.partitions)
 
 
-def test_a_data_folder_of_another_cluster_is_refused(hardened: LocalCluster, tmp_path: Path, broker: Node) -> None:
+def test_a_data_folder_of_another_cluster_is_refused(
+    hardened: LocalCluster, tmp_path: Path, broker: ClusterProcess
+) -> None:
     folder = tmp_path / "copy"
     folder.mkdir()
     shutil.copy(hardened.folder.path / "broker-0" / "meta.properties", folder)
@@ -350,7 +352,7 @@ def test_a_data_folder_of_another_cluster_is_refused(hardened: LocalCluster, tmp
 # --- many, slow and greedy connections ----------------------------------------------------------------------------
 
 
-def test_five_thousand_connections(broker: Node, neighbour: Neighbour) -> None:
+def test_five_thousand_connections(broker: ClusterProcess, neighbour: Neighbour) -> None:
     if not raise_descriptors(CONNECTIONS + 500):
         pytest.skip(f"the system allows fewer than {CONNECTIONS + 500} open files")
     before = broker.memory()
@@ -372,7 +374,7 @@ def test_five_thousand_connections(broker: Node, neighbour: Neighbour) -> None:
             connection.close()
 
 
-def test_a_client_that_never_reads_its_answers(broker: Node, neighbour: Neighbour) -> None:
+def test_a_client_that_never_reads_its_answers(broker: ClusterProcess, neighbour: Neighbour) -> None:
     with wire(broker.address) as writer:
         for _ in range(20):
             assert produce(writer, TOPIC, batch(os.urandom(900_000))).error_code == 0
@@ -399,7 +401,7 @@ def test_a_client_that_never_reads_its_answers(broker: Node, neighbour: Neighbou
         connection.close()
 
 
-def test_requests_that_never_end_do_not_fill_the_memory(broker: Node, neighbour: Neighbour) -> None:
+def test_requests_that_never_end_do_not_fill_the_memory(broker: ClusterProcess, neighbour: Neighbour) -> None:
     """Forty connections send almost all of a 20 MiB request each: 800 MB, of which the broker keeps what it may."""
     before = broker.memory()
     connections = [Wire(broker.address) for _ in range(40)]
@@ -420,7 +422,7 @@ def test_requests_that_never_end_do_not_fill_the_memory(broker: Node, neighbour:
 
 @pytest.mark.parametrize("name", ["broker-0", "coordinator-0"])
 def test_mutated_frames_of_every_api_and_version(hardened: LocalCluster, name: str) -> None:
-    node = Node(hardened, name)
+    node = ClusterProcess(hardened, name)
     rng = random.Random(f"{name} 1")
     already = hardened.log(name).count("traceback=")
     connection = Wire(node.address)

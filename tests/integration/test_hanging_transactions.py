@@ -17,7 +17,7 @@ from hapax.client.admin import Admin, TransactionInfo
 from hapax.codec.metadata import EVENTS_TOPIC
 from hapax.codec.records import encode_records
 from hapax.local.cluster import LocalCluster
-from integration.bad_input import Node, Wire, create_topic, produce
+from integration.bad_input import ClusterProcess, Wire, create_topic, produce
 from integration.scraping import scraped, total
 from integration.waiting import wait_until
 
@@ -82,7 +82,7 @@ async def events(cluster: LocalCluster, kind: str, count: int) -> list[dict[str,
 async def test_hanging_transactions_are_found_in_all_shards_and_aborted(cluster_factory: Make) -> None:
     """One of a producer id that belongs to nobody, and one whose transactional id the broker was not told."""
     cluster = cluster_factory(coordinators=2, settings=SETTINGS)
-    node = Node(cluster, "broker-0")
+    node = ClusterProcess(cluster, "broker-0")
     wire = Wire(node.address)
     assert create_topic(wire, "t", 3) == 0
     stranger = wire.ask("InitProducerId", 2, transactional_id=None, transaction_timeout_ms=1000)

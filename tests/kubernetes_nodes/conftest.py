@@ -19,7 +19,7 @@ import pytest
 from hapax.client import HapaxError
 from hapax.client.blocking import Admin
 from hapax_kube.binaries import ROOT, build
-from hapax_kube.cluster import Cluster
+from hapax_kube.cluster import KubeCluster
 from hapax_kube.images import HAPAX, build_images
 from hapax_kube.page import Page, seconds_until
 from hapax_kube.tools import Release, Tools
@@ -40,7 +40,7 @@ def figures() -> dict[str, float]:
 
 
 @pytest.fixture(scope="session")
-def own_cluster(figures: dict[str, float]) -> Iterator[Cluster | None]:
+def own_cluster(figures: dict[str, float]) -> Iterator[KubeCluster | None]:
     """The tests' own; None where there is another one."""
     if FOLDER not in os.environ:
         if not os.environ.get("HAPAX_KUBE_EXTERNAL"):
@@ -49,7 +49,7 @@ def own_cluster(figures: dict[str, float]) -> Iterator[Cluster | None]:
         return
     folder = Path(os.environ[FOLDER])
     began = time.monotonic()
-    cluster = Cluster(folder, folder.name, build(), list(build_images().values()), NODES)
+    cluster = KubeCluster(folder, folder.name, build(), list(build_images().values()), NODES)
     try:
         cluster.start()
         figures[f"a Kubernetes with {NODES} nodes is ready"] = time.monotonic() - began
@@ -63,7 +63,7 @@ def own_cluster(figures: dict[str, float]) -> Iterator[Cluster | None]:
 
 
 @pytest.fixture(scope="session")
-def tools(own_cluster: Cluster | None) -> Tools:
+def tools(own_cluster: KubeCluster | None) -> Tools:
     if own_cluster is not None:
         return own_cluster.tools
     found = Tools(build(), Path(os.environ["KUBECONFIG"]))
@@ -72,7 +72,7 @@ def tools(own_cluster: Cluster | None) -> Tools:
 
 
 @pytest.fixture
-def cluster(own_cluster: Cluster | None) -> Cluster:
+def cluster(own_cluster: KubeCluster | None) -> KubeCluster:
     """One whose machines may be harmed. Leave it whole."""
     if own_cluster is None:
         pytest.skip("only the tests' own cluster has machines that may be harmed: unset KUBECONFIG")
@@ -118,7 +118,7 @@ def first_port(release: Release) -> str | None:
 
 
 @pytest.fixture
-def outside(first_port: str | None, own_cluster: Cluster | None) -> str:
+def outside(first_port: str | None, own_cluster: KubeCluster | None) -> str:
     if first_port is None:
         assert own_cluster is None, "clients outside cannot connect"
         pytest.skip(f"port {FIRST_PORT} of the cluster's machines cannot be reached from here")

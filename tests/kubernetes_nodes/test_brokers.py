@@ -16,7 +16,7 @@ from kafka import KafkaAdminClient
 
 from hapax.client import NewTopic
 from hapax.client.blocking import Admin, Consumer, Producer
-from hapax_kube.cluster import Cluster
+from hapax_kube.cluster import KubeCluster
 from hapax_kube.page import Page
 from hapax_kube.tools import Release
 from integration.waiting import wait_until
@@ -138,7 +138,7 @@ def test_a_broker_comes_gets_its_share_and_leaves_without_it(
 
 
 def test_a_machine_is_drained(
-    cluster: Cluster, release: Release, page: Page, load: Load, figures: dict[str, float]
+    cluster: KubeCluster, release: Release, page: Page, load: Load, figures: dict[str, float]
 ) -> None:
     """As docs/kubernetes.md says."""
     node = cluster.node_of(release.namespace, f"{NAME}-1")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hapax_kube.cluster import Cluster
+from hapax_kube.cluster import KubeCluster
 from hapax_kube.failover import Failovers
 from hapax_kube.harms import HARMS
 from hapax_kube.tools import Release
@@ -18,7 +18,7 @@ LEADERS_S = 5.0
 
 
 @pytest.fixture(scope="module")
-def failovers(release: Release, own_cluster: Cluster | None) -> Iterator[Failovers]:
+def failovers(release: Release, own_cluster: KubeCluster | None) -> Iterator[Failovers]:
     if own_cluster is None:
         pytest.skip("clients of these tests are not in a pod, and reach pods of the tests' own cluster only")
     with Failovers(release, "failover") as made:
@@ -27,7 +27,7 @@ def failovers(release: Release, own_cluster: Cluster | None) -> Iterator[Failove
 
 @pytest.mark.parametrize("harm", HARMS)
 def test_others_lead_within_seconds(
-    cluster: Cluster, release: Release, failovers: Failovers, figures: dict[str, float], harm: str
+    cluster: KubeCluster, release: Release, failovers: Failovers, figures: dict[str, float], harm: str
 ) -> None:
     found = HARMS[harm](cluster, failovers)
     figures[f"{harm}: others lead"] = found.leaders_s

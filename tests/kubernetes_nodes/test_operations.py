@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hapax_kube.cluster import Cluster
+from hapax_kube.cluster import KubeCluster
 from hapax_kube.page import Page
 from hapax_kube.tools import Release
 from integration.waiting import wait_until
@@ -82,7 +82,7 @@ def test_backed_up_and_restored(release: Release, page: Page, figures: dict[str,
     release.wait_ready()
 
 
-def test_a_machine_that_never_comes_back(cluster: Cluster, release: Release, page: Page) -> None:
+def test_a_machine_that_never_comes_back(cluster: KubeCluster, release: Release, page: Page) -> None:
     before = ask(release, "on-three-machines")
     node = cluster.node_of(release.namespace, "hapax-broker-1")
     cluster.crash(node)

@@ -19,7 +19,7 @@ NODES = (
 )  # fmt: skip
 
 
-class Node:
+class ReleaseNode:
     def __init__(self, role: str, node_id: int, etcd: EtcdProcess, folder: Path) -> None:
         self.name = f"{role}-{node_id}"
         self.role = role
@@ -69,7 +69,7 @@ class Node:
 
 class MixedCluster:
     def __init__(self, etcd: EtcdProcess, folder: Path) -> None:
-        self.nodes = [Node(role, node_id, etcd, folder) for role, node_id in NODES]
+        self.nodes = [ReleaseNode(role, node_id, etcd, folder) for role, node_id in NODES]
         self.bootstrap = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes if node.role == "broker")
 
     def start(self, services: Path) -> None:
@@ -78,7 +78,7 @@ class MixedCluster:
         for node in self.nodes:
             node.wait_ready()
 
-    def restart(self, node: Node, services: Path) -> None:
+    def restart(self, node: ReleaseNode, services: Path) -> None:
         node.stop()
         node.start(services)
         node.wait_ready()

@@ -14,7 +14,7 @@ from hapax.client.settings import Options
 from hapax.wire.peer import Capabilities, Peer, PeerClosed, PeerError
 
 
-class Node:
+class NodeConnection:
     """A connection to the node of an address. It answers Metadata as the cluster there does."""
 
     def __init__(self, network: Network, address: str) -> None:
@@ -39,12 +39,12 @@ class Network:
     def __init__(self) -> None:
         self.clusters: dict[str, str | None] = {"node:9000": "one", "node:9001": "one"}
         """By address."""
-        self.opened: list[Node] = []
+        self.opened: list[NodeConnection] = []
         self.patience_ms: list[int] = []
         """With each question."""
 
-    async def connect(self, network: object, host: str, port: int, **_: object) -> Node:
-        self.opened.append(Node(self, f"{host}:{port}"))
+    async def connect(self, network: object, host: str, port: int, **_: object) -> NodeConnection:
+        self.opened.append(NodeConnection(self, f"{host}:{port}"))
         return self.opened[-1]
 
 

@@ -19,17 +19,17 @@ from hapax.wire import messages
 from hapax_sim.metadata import MemoryMetadata
 from unit.control_world import KEYS, ControlWorld, FakeBroker, run
 from unit.controller.test_failover import FEW, all_led, join_isr, records
-from unit.kafka.test_node_apis import Node
+from unit.kafka.test_node_apis import AnsweringNode
 
 Move = messages.AlterPartitionReassignmentsRequest.ReassignableTopic
 
 
-async def four_brokers(world: ControlWorld, partitions: int = 4) -> tuple[Node, list[FakeBroker], Any]:
+async def four_brokers(world: ControlWorld, partitions: int = 4) -> tuple[AnsweringNode, list[FakeBroker], Any]:
     """A topic `t` of two replicas for each partition, on the brokers 0 and 1."""
     _, controller = await world.controller(**FEW)
     brokers = [await world.broker(n, listens=True) for n in range(4)]
     await world.coordinator(100)
-    node = await Node(world).start()
+    node = await AnsweringNode(world).start()
     topic = messages.CreateTopicsRequest.CreatableTopic
     await node.ask("CreateTopics", 7, timeout_ms=5000, validate_only=False, topics=[topic(
         name="t", num_partitions=-1, replication_factor=-1, configs=[], assignments=[
@@ -39,7 +39,9 @@ async def four_brokers(world: ControlWorld, partitions: int = 4) -> tuple[Node, 
     return node, brokers, controller
 
 
-async def alter(node: Node, targets: dict[int, list[int] | None], **fields: Any) -> dict[int, tuple[int, str | None]]:
+async def alter(
+    node: AnsweringNode, targets: dict[int, list[int] | None], **fields: Any
+) -> dict[int, tuple[int, str | None]]:
     moves = Move(name="t", partitions=[
         Move.ReassignablePartition(partition_index=i, replicas=target) for i, target in targets.items()])
     answer = await node.ask("AlterPartitionReassignments", 1, **{
@@ -48,7 +50,7 @@ async def alter(node: Node, targets: dict[int, list[int] | None], **fields: Any)
     return {p.partition_index: (p.error_code, p.error_message) for t in answer.responses for p in t.partitions}
 
 
-async def moving(node: Node) -> dict[int, tuple[list[int], list[int], list[int]]]:
+async def moving(node: AnsweringNode) -> dict[int, tuple[list[int], list[int], list[int]]]:
     answer = await node.ask("ListPartitionReassignments", 0, timeout_ms=5000, topics=None)
     return {
         p.partition_index: (p.replicas, p.adding_replicas, p.removing_replicas)
@@ -183,7 +185,7 @@ def test_leaders_are_elected_on_request() -> None:
     run(scenario)
 
 
-async def one_without_a_leader(world: ControlWorld) -> Node:
+async def one_without_a_leader(world: ControlWorld) -> AnsweringNode:
     """A partition whose only replica in sync is dead. The other one has returned."""
     node, brokers, _ = await four_brokers(world, 1)
     world.kill(brokers[1].process)

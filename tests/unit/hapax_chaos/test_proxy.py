@@ -19,7 +19,7 @@ def request(api_key: int, correlation_id: int) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-class Node:
+class EchoNode:
     """Answers each request with its correlation id."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Node:
 
 
 class Link:
-    def __init__(self, proxy: Proxy, node: Node, port: int) -> None:
+    def __init__(self, proxy: Proxy, node: EchoNode, port: int) -> None:
         self.proxy, self.node, self._port = proxy, node, port
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -52,7 +52,7 @@ class Link:
 
 @pytest.fixture
 async def link() -> AsyncIterator[Link]:
-    node, proxy = Node(), Proxy(1)
+    node, proxy = EchoNode(), Proxy(1)
     server = await asyncio.start_server(node.serve, "127.0.0.1", 0)
     port = free_port(set())
     await proxy.listen("127.0.0.1", port, server.sockets[0].getsockname())

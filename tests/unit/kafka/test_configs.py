@@ -13,7 +13,7 @@ from hapax.runtime.group_limits import LimitsOfGroups
 from hapax.runtime.settings import SETTING_NAMES, load
 from hapax.wire import messages
 from unit.control_world import ControlWorld, run
-from unit.kafka.test_node_apis import Node, cluster, creatable, create
+from unit.kafka.test_node_apis import AnsweringNode, cluster, creatable, create
 
 TOPIC, NODE, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -22,7 +22,7 @@ SESSION, HEARTBEAT, INTERVAL = (
 
 
 async def alter(
-    node: Node, kind: int, name: str, *operations: tuple[str, int, str | None], dry: bool = False
+    node: AnsweringNode, kind: int, name: str, *operations: tuple[str, int, str | None], dry: bool = False
 ) -> tuple[int, str | None]:
     Resource = messages.IncrementalAlterConfigsRequest.AlterConfigsResource
     configs = [
@@ -43,7 +43,7 @@ def group_config(view: ClusterView, name: str) -> dict[str, str]:
     return {} if config is None else dict(config.config)
 
 
-async def listed(node: Node, *kinds: int) -> list[tuple[str, int]]:
+async def listed(node: AnsweringNode, *kinds: int) -> list[tuple[str, int]]:
     answer = await node.ask("ListConfigResources", 1, resource_types=list(kinds))
     assert answer.error_code == 0
     return [(each.resource_name, each.resource_type) for each in answer.config_resources]
@@ -138,7 +138,7 @@ def test_a_coordinator_that_finds_no_broker_to_ask_says_so() -> None:
     async def scenario(world: ControlWorld) -> None:
         await world.controller()
         await world.coordinator(100)
-        node = await Node(world, broker=False).start(wait=False)
+        node = await AnsweringNode(world, broker=False).start(wait=False)
         await node.view.wait_for(lambda view: view.cluster is not None, 60)
         Resource = messages.DescribeConfigsRequest.DescribeConfigsResource
         answer = await node.ask("DescribeConfigs", 4, include_synonyms=False, include_documentation=False, resources=[

@@ -29,7 +29,7 @@ from unit.kafka.samples import REQUESTS, message
 TXN, GROUP = 1, 0
 
 
-class Node:
+class AnsweringNode:
     """The common part of a node, as node 7, with a client connected to it."""
 
     serial = 1
@@ -42,7 +42,7 @@ class Node:
         self._answers: asyncio.Queue[bytes] = asyncio.Queue()
         self.closed_for: str | None = None
 
-    async def start(self, wait: bool = True) -> Node:
+    async def start(self, wait: bool = True) -> AnsweringNode:
         self._process = self._world.process("node")
         await self._world.inside(self._process, self._start())
         if wait:
@@ -89,7 +89,7 @@ class Node:
         raise AssertionError(reason)
 
 
-async def cluster(world: ControlWorld, **options: Any) -> Node:
+async def cluster(world: ControlWorld, **options: Any) -> AnsweringNode:
     """A controller, two brokers, two coordinators, an allocator, and the node under test."""
     await world.controller()
     await world.allocator()
@@ -97,7 +97,7 @@ async def cluster(world: ControlWorld, **options: Any) -> Node:
         await world.broker(node_id)
     for node_id in (100, 101):
         await world.coordinator(node_id)
-    return await Node(world, **options).start()
+    return await AnsweringNode(world, **options).start()
 
 
 def creatable(name: str, partitions: int = 3, factor: int = 1, **config: str | None) -> Any:
@@ -108,13 +108,13 @@ def creatable(name: str, partitions: int = 3, factor: int = 1, **config: str | N
     )
 
 
-async def create(node: Node, *topics: Any, version: int = 7, **fields: Any) -> dict[str, Any]:
+async def create(node: AnsweringNode, *topics: Any, version: int = 7, **fields: Any) -> dict[str, Any]:
     answer = await node.ask(
         "CreateTopics", version, **{"topics": list(topics), "timeout_ms": 5000, "validate_only": False, **fields})
     return {result.name: result for result in answer.topics}
 
 
-async def metadata(node: Node, *names: str, version: int = 12, create: bool = False) -> dict[str, Any]:
+async def metadata(node: AnsweringNode, *names: str, version: int = 12, create: bool = False) -> dict[str, Any]:
     topic = messages.MetadataRequest.MetadataRequestTopic
     answer = await node.ask(
         "Metadata", version, topics=[topic(name=name, topic_id=None) for name in names],
@@ -131,7 +131,7 @@ def test_clients_are_told_the_addresses_of_the_listener_that_they_came_by() -> N
         await world.broker(0, listeners=(("EXTERNAL", "outside", 30_000),))
         await world.broker(1)  # it has the nodes' own listener only
         await world.coordinator(100, listeners=(("EXTERNAL", "outside", 30_100),))
-        node = await Node(world).start()
+        node = await AnsweringNode(world).start()
         inside = {0: 9000, 1: 9001, 100: 9100}
         for by, ports in (("PLAINTEXT", inside), ("EXTERNAL", {**inside, 0: 30_000, 100: 30_100})):
             for _ in range(2):  # the second answer is a kept one
@@ -235,7 +235,7 @@ def test_a_leader_is_named_only_once_it_accepts_writes() -> None:
     async def scenario(world: ControlWorld) -> None:
         await world.controller()
         await world.broker(0, accepts=False)
-        node = await Node(world).start(wait=False)
+        node = await AnsweringNode(world).start(wait=False)
         result = (await create(node, creatable("slow", 1), timeout_ms=500))["slow"]
         assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
         (partition,) = (await metadata(node, "slow"))["slow"].partitions
@@ -249,7 +249,7 @@ def test_replicas_whose_node_is_gone_are_offline() -> None:
     async def scenario(world: ControlWorld) -> None:
         await world.controller()
         broker = await world.broker(0)
-        node = await Node(world).start(wait=False)
+        node = await AnsweringNode(world).start(wait=False)
         await create(node, creatable("flights", 1))
         world.kill(broker.process)
         await node.view.wait_for(lambda view: view.node(NodeId(0)) is None, 60)
@@ -295,7 +295,7 @@ def test_clients_that_name_the_same_new_topic_at_once_share_one_creation() -> No
 
 def test_without_a_controller_a_new_topic_is_told_to_be_asked_for_again() -> None:
     async def scenario(world: ControlWorld) -> None:
-        node = await Node(world).start(wait=False)
+        node = await AnsweringNode(world).start(wait=False)
         answer = await metadata(node, "new", create=True)
         assert answer["new"].error_code == ErrorCode.LEADER_NOT_AVAILABLE
 
@@ -329,7 +329,7 @@ def test_a_shard_without_an_owner_is_not_available_and_many_of_them_take_no_long
     async def scenario(world: ControlWorld) -> None:
         await world.controller()
         await world.broker()
-        node = await Node(world).start(wait=False)
+        node = await AnsweringNode(world).start(wait=False)
         await node.view.wait_for(lambda view: view.cluster is not None, 60)
         began = world.loop.time()
         answer = await node.ask("FindCoordinator", 4, key_type=TXN, coordinator_keys=[f"t-{n}" for n in range(60)])
@@ -457,7 +457,7 @@ def test_validating_changes_nothing() -> None:
 def test_a_change_for_which_no_controller_was_found_has_certainly_not_been_made() -> None:
     async def scenario(world: ControlWorld) -> None:
         await world.broker()
-        node = await Node(world).start(wait=False)
+        node = await AnsweringNode(world).start(wait=False)
         began = world.loop.time()
         result = (await create(node, creatable("x"), timeout_ms=700))["x"]
         assert result.error_code == ErrorCode.NOT_CONTROLLER and "controller" in result.error_message
@@ -470,7 +470,7 @@ def test_a_controller_that_dies_during_a_call_leaves_it_open_whether_it_was_done
     async def scenario(world: ControlWorld) -> None:
         process, _ = await world.controller()
         await world.broker()
-        node = await Node(world).start(wait=False)
+        node = await AnsweringNode(world).start(wait=False)
         await node.view.wait_for(lambda view: view.controller is not None, 60)
         world.kill(process)
         result = (await create(node, creatable("x"), timeout_ms=700))["x"]
@@ -508,7 +508,7 @@ def test_a_node_answers_every_advertised_call_of_other_roles_in_every_version() 
 
     async def scenario(world: ControlWorld) -> None:
         await world.controller()
-        node = await Node(world, auto_create_topics_enable=False).start(wait=False)
+        node = await AnsweringNode(world, auto_create_topics_enable=False).start(wait=False)
         await node.view.wait_for(lambda view: view.cluster is not None, 60)
         served = {"ApiVersions", "Metadata", "FindCoordinator", "DescribeCluster", "CreateTopics", "DeleteTopics",
                   "CreatePartitions", "ElectLeaders", "AlterPartitionReassignments", "ListPartitionReassignments",
@@ -547,7 +547,7 @@ def _error_codes(answer: Any) -> set[int]:
 
 def test_produce_without_acks_to_a_wrong_node_closes_the_connection() -> None:
     async def scenario(world: ControlWorld) -> None:
-        node = await Node(world).start(wait=False)
+        node = await AnsweringNode(world).start(wait=False)
         with pytest.raises(AssertionError, match="acks=0"):
             await node.ask("Produce", 3, transactional_id=None, acks=0, timeout_ms=1, topic_data=[])
 

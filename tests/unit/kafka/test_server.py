@@ -84,7 +84,7 @@ class Listening:
         return None  # type: ignore[return-value]
 
 
-class Node:
+class ListeningNode:
     def __init__(self, limits: ServerLimits | None = None, metrics: Metrics | None = None) -> None:
         self.table = ApiTable(all_apis())
         api_versions.register(self.table)
@@ -125,7 +125,7 @@ class Calls:
 
 
 async def test_answers_leave_in_the_order_of_the_requests_however_they_are_made() -> None:
-    node, calls = Node(), Calls()
+    node, calls = ListeningNode(), Calls()
     node.table.on_raw(produce.ROW, calls)
     node.table.on_raw(fetch.ROW, lambda ctx, body: (b"at once",))
     later = asyncio.get_running_loop().create_future()
@@ -155,7 +155,7 @@ async def test_answers_leave_in_the_order_of_the_requests_however_they_are_made(
 
 
 async def test_a_request_without_an_answer_does_not_hold_up_the_next() -> None:
-    node, calls = Node(), Calls()
+    node, calls = ListeningNode(), Calls()
     node.table.on_raw(produce.ROW, calls)
     session, connection = node.connect()
     for n in range(3):
@@ -168,7 +168,7 @@ async def test_a_request_without_an_answer_does_not_hold_up_the_next() -> None:
 
 
 async def test_answering_within_the_call_and_deferring_is_the_same() -> None:
-    node = Node()
+    node = ListeningNode()
 
     def at_once(ctx: RequestContext, body: memoryview) -> object:
         ctx.respond([b"x"])
@@ -182,7 +182,7 @@ async def test_answering_within_the_call_and_deferring_is_the_same() -> None:
 
 
 async def test_answering_twice_is_a_fault() -> None:
-    node, calls = Node(), Calls()
+    node, calls = ListeningNode(), Calls()
     node.table.on_raw(produce.ROW, calls)
     session, _ = node.connect()
     session.on_frame(frame(*PRODUCE_3, 1))
@@ -195,7 +195,7 @@ async def test_answering_twice_is_a_fault() -> None:
 
 
 async def test_headers_of_all_versions_and_their_tagged_fields() -> None:
-    node = Node()
+    node = ListeningNode()
     seen: list[tuple[str | None, int, bytes]] = []
 
     def note(ctx: RequestContext, body: memoryview) -> object:
@@ -236,7 +236,7 @@ async def test_headers_of_all_versions_and_their_tagged_fields() -> None:
 async def test_a_bad_request_closes_its_connection_with_one_line(
     bad: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    node = Node()
+    node = ListeningNode()
     node.table.on_raw(produce.ROW, lambda ctx, body: (b"never",))
     node.table.on(list_offsets.ROW, lambda ctx, request: pytest.fail("decoded"))
     session, connection = node.connect()
@@ -250,7 +250,7 @@ async def test_a_bad_request_closes_its_connection_with_one_line(
 
 
 async def test_answers_that_were_complete_before_a_bad_request_are_not_taken_back() -> None:
-    node = Node()
+    node = ListeningNode()
     session, connection = node.connect()
     session.on_frame(frame(api_versions.ROW.key, 0, 1))
     session.on_frame(frame(99, 0, 2))
@@ -259,7 +259,7 @@ async def test_answers_that_were_complete_before_a_bad_request_are_not_taken_bac
 
 
 async def test_a_request_longer_than_its_api_ever_needs_is_refused_before_it_is_decoded() -> None:
-    node = Node()
+    node = ListeningNode()
     node.table.on(list_offsets.ROW, lambda ctx, request: pytest.fail("decoded"))
     session, connection = node.connect()
     session.on_frame(frame(list_offsets.ROW.key, 2, 1, bytes(2 << 20)))
@@ -271,7 +271,7 @@ async def test_a_request_longer_than_its_api_ever_needs_is_refused_before_it_is_
 
 @pytest.mark.parametrize("version", range(5))
 async def test_api_versions_in_every_version(version: int) -> None:
-    node = Node()
+    node = ListeningNode()
     session, connection = node.connect()
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     tags = b"\0" if version >= 3 else b""
@@ -289,7 +289,7 @@ async def test_api_versions_in_every_version(version: int) -> None:
 
 
 async def test_a_newer_api_versions_is_answered_in_version_0_with_error_35_and_the_whole_list() -> None:
-    node = Node()
+    node = ListeningNode()
     session, connection = node.connect()
     session.on_frame(frame(api_versions.ROW.key, 99, 7, b"whatever it has", tags=b"\x09"))
     answer = ApiVersionsResponse.decode(connection.sent[0], version=0, header=True)
@@ -306,7 +306,7 @@ async def test_a_newer_api_versions_is_answered_in_version_0_with_error_35_and_t
 async def test_a_handler_that_raises_closes_the_connection_with_one_line(
     error: Exception, caplog: pytest.LogCaptureFixture, task_failures: Counter[str]
 ) -> None:
-    node = Node()
+    node = ListeningNode()
 
     def at_once(ctx: RequestContext, body: memoryview) -> object:
         raise error
@@ -331,7 +331,7 @@ async def test_a_handler_that_raises_closes_the_connection_with_one_line(
 async def test_an_answer_that_cannot_be_encoded_closes_the_connection(
     caplog: pytest.LogCaptureFixture, task_failures: Counter[str]
 ) -> None:
-    node = Node()
+    node = ListeningNode()
     node.table.on(list_offsets.ROW, lambda ctx, request: ListOffsetsResponse(topics=7))
     session, connection = node.connect()
     body = bytes(ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[]).encode(version=2))
@@ -344,7 +344,7 @@ async def test_an_answer_that_cannot_be_encoded_closes_the_connection(
 
 
 async def test_a_connection_with_many_requests_open_is_not_read_until_half_are_answered() -> None:
-    node, calls = Node(ServerLimits(max_requests_in_flight=4)), Calls()
+    node, calls = ListeningNode(ServerLimits(max_requests_in_flight=4)), Calls()
     node.table.on_raw(produce.ROW, calls)
     session, connection = node.connect()
     for n in range(4):
@@ -358,7 +358,7 @@ async def test_a_connection_with_many_requests_open_is_not_read_until_half_are_a
 
 
 async def test_answers_that_wait_for_an_earlier_one_count_too() -> None:
-    node, calls = Node(ServerLimits(max_connection_bytes=10_000)), Calls()
+    node, calls = ListeningNode(ServerLimits(max_connection_bytes=10_000)), Calls()
     node.table.on_raw(produce.ROW, calls)
     node.table.on_raw(fetch.ROW, lambda ctx, body: (bytes(6_000),))
     session, connection = node.connect()
@@ -376,7 +376,7 @@ async def test_answers_that_wait_for_an_earlier_one_count_too() -> None:
 @pytest.mark.parametrize("api, version", [(join_group, 9), (sync_group, 5)])
 async def test_members_that_wait_for_a_round_do_not_use_up_the_memory_of_requests(api: Any, version: int) -> None:
     """The last member of a large group could not be read, and the others would wait for it."""
-    node = Node(ServerLimits(max_node_bytes=2_000))
+    node = ListeningNode(ServerLimits(max_node_bytes=2_000))
     rounds = asyncio.get_running_loop().create_future()
 
     class Coordinator:
@@ -412,7 +412,7 @@ async def test_members_that_wait_for_a_round_do_not_use_up_the_memory_of_request
 
 
 async def test_a_node_short_of_memory_reads_nobody_who_adds_to_it_until_half_is_free() -> None:
-    node, calls = Node(ServerLimits(max_node_bytes=10_000)), Calls()
+    node, calls = ListeningNode(ServerLimits(max_node_bytes=10_000)), Calls()
     node.table.on_raw(produce.ROW, calls)
     (one, a), (two, b), (three, c) = node.connect(), node.connect(), node.connect()
     one.on_frame(frame(*PRODUCE_3, 1, bytes(9_000)))
@@ -431,7 +431,7 @@ async def test_a_node_short_of_memory_reads_nobody_who_adds_to_it_until_half_is_
 
 async def test_what_the_listener_counts() -> None:
     metrics = Metrics()
-    node = Node(metrics=metrics)
+    node = ListeningNode(metrics=metrics)
     session, _ = node.connect()
     node.connect()
     session.on_frame(frame(api_versions.ROW.key, 0, 1))
@@ -462,7 +462,7 @@ class Range:
 
 
 async def test_what_is_left_when_a_connection_goes_is_finished_and_released() -> None:
-    node, calls = Node(), Calls()
+    node, calls = ListeningNode(), Calls()
     node.table.on_raw(fetch.ROW, calls)
     session, connection = node.connect()
     for n in range(3):
@@ -481,7 +481,7 @@ async def test_what_is_left_when_a_connection_goes_is_finished_and_released() ->
 
 
 async def test_long_polls_end_with_their_connection_and_other_handlers_run_on() -> None:
-    node = Node()
+    node = ListeningNode()
     forever = asyncio.get_running_loop().create_future()
     ended: list[str] = []
 

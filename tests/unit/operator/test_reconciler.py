@@ -168,7 +168,7 @@ class Policies(tuple[Any, ...]):
         return None
 
 
-class Cluster:
+class FakeCluster:
     policies = Policies()
 
     async def store(self, uid: str, policy: Any) -> None: ...
@@ -218,7 +218,7 @@ def producer(uid: str = "1", paused: str = "false", **spec: Any) -> dict[str, An
 async def test_a_producer_is_not_fenced_for_a_resource_of_which_the_watch_is_behind(
     monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any], act: str, change: dict[str, Any] | None
 ) -> None:
-    clients, cluster = Acts(), Cluster()
+    clients, cluster = Acts(), FakeCluster()
 
     async def connected(_: Any) -> Any:
         return clients
@@ -242,7 +242,7 @@ async def test_a_resource_that_changes_during_a_fence_has_no_further_producer_fe
     monkeypatch: pytest.MonkeyPatch, change: dict[str, Any] | None
 ) -> None:
     spec = {"transactionalIdPrefix": "hung", "onHanging": "Abort"}
-    api, cluster = Answers(producer(**spec)), Cluster()
+    api, cluster = Answers(producer(**spec)), FakeCluster()
 
     class SlowActs(Acts):
         async def fence(self, transactional_id: str, *_: Any, **__: Any) -> int:

@@ -29,7 +29,7 @@ REPLICAS = NODES[:3]
 
 
 @dataclass
-class Node:
+class BrokerModel:
     registration: int
     """Of the process that runs, or ran last."""
     intact_since: int = 1
@@ -45,7 +45,7 @@ class World:
     """One partition: its record, the leader's process, and every node's log as a number of records."""
 
     chance: random.Random
-    nodes: dict[NodeId, Node] = field(default_factory=dict)
+    nodes: dict[NodeId, BrokerModel] = field(default_factory=dict)
     known: dict[NodeId, Live] = field(default_factory=dict)
     """What the controller sees: the dead stay there until their registrations end."""
     revision: int = 1
@@ -58,7 +58,7 @@ class World:
     def __post_init__(self) -> None:
         self.least = self.chance.randint(1, 3)
         for node in NODES:
-            self.nodes[node] = Node(int(node) + 1, durable=self.chance.random() < 0.5)
+            self.nodes[node] = BrokerModel(int(node) + 1, durable=self.chance.random() < 0.5)
             self._register(node)
         self.record = PartitionState(
             NODES[0], LeaderEpoch(0), RegistrationEpoch(1), REPLICAS, REPLICAS, LeaderEpoch(0),
@@ -93,7 +93,7 @@ class World:
         each = self.nodes[node]
         return (each.alive or each.durable) and registration >= each.intact_since
 
-    def _leads(self, leader: Node) -> None:
+    def _leads(self, leader: BrokerModel) -> None:
         """What the leader lacks is lost. It may lack something only where all others that count do."""
         self.check()
         record = self.record

@@ -14,7 +14,7 @@ from hapax.kafka.registry import all_apis
 from hapax.kafka.table import ApiTable
 from hapax.wire import messages
 from unit.control_world import ControlWorld, run
-from unit.kafka.test_node_apis import Node, cluster, creatable, create
+from unit.kafka.test_node_apis import AnsweringNode, cluster, creatable, create
 
 TOPIC, BROKER, METRICS, GROUP = 2, 4, 16, 32
 
@@ -237,7 +237,7 @@ def test_a_replica_stays_in_the_only_folder() -> None:
 def test_the_folder_of_another_node_has_no_replicas() -> None:
     async def scenario(world: ControlWorld) -> None:
         await world.controller()
-        node = await Node(world, log_dir="/data").start(wait=False)
+        node = await AnsweringNode(world, log_dir="/data").start(wait=False)
         await asyncio.sleep(0)
         for version in range(1, 6):  # clients take an answer without a folder for CLUSTER_AUTHORIZATION_FAILED
             (folder,) = (await node.ask("DescribeLogDirs", version, topics=None)).results

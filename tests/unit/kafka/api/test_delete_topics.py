@@ -7,7 +7,7 @@ import uuid
 from hapax.core.errors import ErrorCode
 from hapax.wire import messages
 from unit.control_world import ControlWorld, run
-from unit.kafka.test_node_apis import Node, cluster, creatable, create
+from unit.kafka.test_node_apis import AnsweringNode, cluster, creatable, create
 
 
 def test_delete_topics_by_name_and_by_id() -> None:
@@ -53,7 +53,7 @@ def test_deletion_by_id_spares_the_topic_that_was_made_again_under_the_name() ->
     async def scenario(world: ControlWorld) -> None:
         node = await cluster(world)
         old = (await create(node, creatable("a")))["a"].topic_id
-        other = await Node(world).start()
+        other = await AnsweringNode(world).start()
         follower = node.view._follower
         assert follower is not None
         follower.cancel()  # this node's image stays as it is
@@ -81,7 +81,7 @@ def test_deletion_may_be_disabled() -> None:
 def test_a_topic_is_created_anew_at_a_node_that_has_not_heard_of_its_deletion() -> None:
     async def scenario(world: ControlWorld) -> None:
         node = await cluster(world)
-        other = await Node(world).start()
+        other = await AnsweringNode(world).start()
         first = (await create(node, creatable("a")))["a"]
         follower = node.view._follower
         assert follower is not None
