@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
+from collections.abc import Callable, Iterable
 
 from hapax.core.control import LEASE_COUNTED, LEASE_RELEASED
 from hapax.core.partition.producer_table import ROWS_PER_PAGE, Producer, ProducerTable, read_page
@@ -144,3 +145,75 @@ def test_a_table_loads_the_pages_it_froze() -> None:
             copy.put_new(pid * 7, 1)
         assert all(copy.get(pid * 7) is not None for pid in range(count + 40))
         assert copy.lease_has_ended(1)
+
+
+def stored(table: ProducerTable, producer_id: int) -> Producer | None:
+    """What the pages hold, dead or alive, without the table's lookup."""
+    return dict(each for page in table.freeze() for each in read_page(*page)).get(producer_id)
+
+
+def activity_of_all(table: ProducerTable, ids: Iterable[int]) -> dict[int, int]:
+    return {each: found.last_offset for each in ids if (found := stored(table, each)) is not None}
+
+
+def test_a_change_is_seen_by_the_next_lookup_of_the_same_producer() -> None:
+    table = ProducerTable(set())
+    table.put_new(7, 0)
+    changes: list[Callable[[], None]] = [
+        lambda: table.put_batch(4, 4, 4, 1000, 5, 5),
+        lambda: table.put_epoch(1),
+        lambda: table.put_activity(9, 1001, 5),
+        lambda: table.put_marker(3, 2),
+        lambda: table.put_lease(5000),
+        lambda: table.put_new(7, 2),
+    ]
+    for change in changes:
+        before = table.get(7)
+        assert table.get(7) == before
+        change()
+        assert table.get(7) == stored(table, 7) != before
+
+
+def table_of(count: int) -> ProducerTable:
+    """Producers from 0 on. The last offset of odd ones is 1, of even ones 1000."""
+    table = ProducerTable(set())
+    for number in range(count):
+        table.put_new(number, 0)
+        table.put_activity(1 if number % 2 else 1000, 0, 0)
+    return table
+
+
+def test_a_change_is_of_the_row_that_was_found_when_pages_split() -> None:
+    table = table_of(200)
+    before = activity_of_all(table, range(200))
+    for number in range(200):
+        assert table.get(number) is not None
+        table.put_new(1000 + number, 0)
+        assert table.get(number) is not None
+        table.put_activity(before[number], 1, 0)
+    assert activity_of_all(table, range(200)) == before
+    assert set(activity_of_all(table, range(1000, 1200)).values()) == {-1}
+
+
+def test_a_change_is_of_the_row_that_was_found_when_dead_rows_are_removed() -> None:
+    for number in range(0, 60, 2):
+        table = table_of(60)
+        assert table.get(number) is not None
+        table.expired_below = 50
+        table.sweep(table.pages, 0)
+        assert table.get(number) is not None
+        table.put_activity(2000, 0, 0)
+        assert activity_of_all(table, range(60)) == dict.fromkeys(range(0, 60, 2), 1000) | {number: 2000}
+
+
+def test_what_was_found_before_a_load_or_an_expiry_does_not_count() -> None:
+    other = ProducerTable(set())
+    other.put_new(2, 5)
+    table = table_of(3)
+    assert table.get(2) is not None
+    table.load(other.freeze(), other.ended_leases())
+    assert table.get(2) == stored(other, 2)
+    table = table_of(3)
+    assert table.get(1) is not None
+    table.expired_below = 50
+    assert table.get(1) is None
