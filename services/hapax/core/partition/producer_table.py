@@ -104,8 +104,8 @@ class ProducerTable:
     """Producer id -> row. `open_ids`: producers with an open transaction, which never die."""
 
     __slots__ = (
-        "_at", "_ended", "_found", "_hand", "_keys", "_low_mask", "_open", "_rows", "count", "expired_at_ms",
-        "expired_below", "highest", "leased",
+        "_at", "_ended", "_hand", "_keys", "_low_mask", "_open", "_rows", "count", "expired_at_ms", "expired_below",
+        "highest", "leased",
     )  # fmt: skip
 
     def __init__(self, open_ids: Collection[int]) -> None:
@@ -114,8 +114,6 @@ class ProducerTable:
         self._rows = [bytearray()]
         self._low_mask = 0
         self._at = (self._rows[0], 0)
-        self._found: tuple[int, Producer] | None = None
-        """What `get` found last, in the row `_at`: one write asks several times. None since a row changed or moved."""
         self._hand = 0
         self._ended = array("q")
         self.count = 0
@@ -133,14 +131,6 @@ class ProducerTable:
     def get(self, producer_id: int) -> Producer | None:
         """None: the partition has no state for it, or the state is dead. The next `put_*` changes the row that was
         found."""
-        found = self._found
-        if found is not None and found[0] == producer_id:
-            producer = found[1]
-            if producer.last_offset < self.expired_below and self.is_dead(
-                producer_id, producer.last_offset, producer.keep_until_ms
-            ):
-                return None
-            return producer
         mixed = producer_id * _HASH >> 15
         pages = self._rows
         page = mixed & (self._low_mask << 1 | 1)
@@ -161,7 +151,6 @@ class ProducerTable:
         ):
             return None
         self._at = (rows, at)
-        self._found = (producer_id, producer)
         return producer
 
     def is_dead(self, producer_id: int, last_offset: int, keep_until_ms: int) -> bool:
@@ -222,7 +211,6 @@ class ProducerTable:
 
     def put_new(self, producer_id: int, epoch: int) -> None:
         """Adds a row without batches, or reuses the producer's dead row. The next `put_*` changes it."""
-        self._found = None
         found = self._find(producer_id)
         row = _epoch.pack(epoch, -1) + _EMPTY_WINDOW + _NEW_TAIL
         if found is not None:
@@ -252,7 +240,6 @@ class ProducerTable:
 
     def put_epoch(self, epoch: int) -> None:
         """A new epoch: its window is empty and its sequences start at 0."""
-        self._found = None
         rows, at = self._at
         _epoch.pack_into(rows, at, epoch, -1)
         rows[at + _WINDOW_AT : at + _TAIL_AT] = _EMPTY_WINDOW
@@ -262,7 +249,6 @@ class ProducerTable:
         self, last_sequence: int, delta: int, last_offset: int, timestamp: int, record_count: int, epoch_records: int
     ) -> None:
         """A batch enters the window. The counts are the new totals."""
-        self._found = None
         rows, at = self._at
         window = at + _WINDOW_AT
         tail = at + _TAIL_AT
@@ -273,17 +259,14 @@ class ProducerTable:
 
     def put_activity(self, last_offset: int, timestamp: int, record_count: int) -> None:
         """A marker, a fence or an internal writer's batch: it does not enter the window."""
-        self._found = None
         rows, at = self._at
         _activity.pack_into(rows, at + _TAIL_AT, last_offset, timestamp, record_count)
 
     def put_marker(self, serial: int, coordinator_epoch: int) -> None:
-        self._found = None
         rows, at = self._at
         _marker.pack_into(rows, at + _SERIAL_AT, serial, coordinator_epoch)
 
     def put_lease(self, keep_until_ms: int) -> None:
-        self._found = None
         rows, at = self._at
         _keep_until.pack_into(rows, at + _KEEP_UNTIL_AT, keep_until_ms)
         self.leased = True
@@ -329,7 +312,6 @@ class ProducerTable:
 
     def _remove(self, page: int, index: int) -> None:
         """Replaces the row by the last row of its page."""
-        self._found = None
         keys, rows = self._keys[page], self._rows[page]
         keys[index * 8 : index * 8 + 8] = keys[-8:]
         rows[index * ROW_SIZE : (index + 1) * ROW_SIZE] = rows[-ROW_SIZE:]
@@ -362,7 +344,6 @@ class ProducerTable:
 
     def load(self, pages: Sequence[tuple[bytes, bytes]], ended: array[int]) -> None:
         """Takes over the pages of a snapshot: the place of a row depends only on the number of pages."""
-        self._found = None
         if pages:
             self._keys = [bytearray(keys) for keys, _ in pages]
             self._rows = [bytearray(rows) for _, rows in pages]
