@@ -1,4 +1,4 @@
-"""The settings of consumer groups, as the pure machine takes them: of the cluster, and of each configured group."""
+"""The settings of consumer groups in the form that the pure machine needs: the cluster's, and each configured group's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def group_limits(settings: Settings) -> GroupLimits:
 
 
 def group_bounds(settings: Settings) -> Bounds:
-    """Of what groups may be configured with."""
+    """The bounds of groups' configurations."""
     return Bounds(
         (settings.group_consumer_min_session_timeout_ms, settings.group_consumer_max_session_timeout_ms),
         (settings.group_consumer_min_heartbeat_interval_ms, settings.group_consumer_max_heartbeat_interval_ms),
@@ -34,14 +34,14 @@ def group_bounds(settings: Settings) -> Bounds:
 
 
 class LimitsOfGroups:
-    """What holds for each group at this moment. Groups without a configuration share one value."""
+    """The limits that apply to each group at present. Groups without a configuration share one value."""
 
     def __init__(self, view: ClusterView, settings: Settings) -> None:
         self._view = view
         self._limits = group_limits(settings)
         self._bounds = group_bounds(settings)
         self._made: dict[str, tuple[GroupConfigView, GroupLimits]] = {}
-        """Of groups that have asked, made from the configuration beside it."""
+        """Group -> (its configuration, the limits computed from it), for groups that have asked."""
 
     def __call__(self, group: str) -> GroupLimits:
         config = self._view.group_config(group)

@@ -1,8 +1,8 @@
 """Configurations of groups: resources of type GROUP, as Kafka 4.3 has them for groups of the consumer protocol.
 
-A group without a value of its own has the coordinator's. A value must lie between the cluster's bounds
-(`group.consumer.min.*`, `group.consumer.max.*`) when it is set. Where an operator narrows the bounds later, the nearest
-value that they allow holds.
+A group without its own value uses the coordinator's. A value must be within the cluster's bounds
+(`group.consumer.min.*`, `group.consumer.max.*`) when it is set. If an operator narrows the bounds later, the nearest
+value within them applies.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ ASSIGNMENT_INTERVAL: Final = "consumer.assignment.interval.ms"
 
 GROUP_CONFIGS: Final[Mapping[str, str]] = {
     name: f"group.{name}" for name in (SESSION_TIMEOUT, HEARTBEAT_INTERVAL, ASSIGNMENT_INTERVAL)}
-"""A group's configuration -> the setting whose value it overrides. Kafka also has those of share and streams groups,
-which do not exist here."""
+"""A group's configuration -> the setting whose value it overrides. Kafka also has configurations of share and streams
+groups, which do not exist here."""
 
 MAX_NAME_BYTES: Final = 4_096
-"""Of a group that is configured. The name is part of a key in the metadata store."""
+"""The limit for the name of a configured group, because it is part of a key in the metadata store."""
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,10}")
 _LEAST: Final[Mapping[str, int]] = {SESSION_TIMEOUT: 1, HEARTBEAT_INTERVAL: 1, ASSIGNMENT_INTERVAL: 0}
@@ -46,7 +46,7 @@ class Bounds(NamedTuple):
 
 
 def check_group_name(name: str) -> None:
-    """Raises Refusal (INVALID_REQUEST)."""
+    """Raises Refusal(INVALID_REQUEST)."""
     if not name:
         raise Refusal(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
     if len(name.encode(errors="surrogatepass")) > MAX_NAME_BYTES:
@@ -55,7 +55,7 @@ def check_group_name(name: str) -> None:
 
 
 def check_group_config(config: Mapping[str, str], bounds: Bounds, limits: GroupLimits) -> None:
-    """All that the group shall have. `limits`: the coordinators'. Raises Refusal (INVALID_CONFIG)."""
+    """Checks a group's whole configuration. `limits`: the coordinators'. Raises Refusal(INVALID_CONFIG)."""
     for name, value in config.items():
         if name not in GROUP_CONFIGS:
             raise Refusal(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
@@ -80,7 +80,7 @@ def check_group_config(config: Mapping[str, str], bounds: Bounds, limits: GroupL
 
 
 def configured(limits: GroupLimits, config: Mapping[str, str], bounds: Bounds) -> GroupLimits:
-    """The limits of a group with this configuration. Names that this release does not have are passed over."""
+    """The limits of a group with this configuration. Names that this release does not know are ignored."""
 
     def value(name: str, default: int) -> int:
         if name not in config:

@@ -1,4 +1,4 @@
-"""ListConfigResources (74): what has a configuration that DescribeConfigs can describe."""
+"""ListConfigResources (74): the resources whose configuration DescribeConfigs can describe."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def register(table: ApiTable, node: NodeContext) -> None:
             return [str(int(each.node_id)) for each in view.nodes("broker")]
         if kind == _GROUP:
             return view.configured_groups()
-        return []  # no client metric has a configuration of its own
+        return []  # client metrics have no configuration
 
     def handle(ctx: RequestContext, request: Any) -> Any:
         kinds = (request.resource_types or _TYPES) if ctx.api_version >= 1 else (_CLIENT_METRICS,)
