@@ -21,6 +21,7 @@ from hapax.client import HapaxError
 from hapax.client import TopicPartition as NativePartition
 from hapax.client.blocking import Admin
 from hapax.local.cluster import LocalCluster
+from integration.polling import Polling
 from integration.waiting import nothing_is_open, wait_until
 
 ClusterFactory = Callable[..., LocalCluster]
@@ -32,8 +33,8 @@ def protocol(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-class Member:
-    """A consumer that polls in a thread of its own until it is closed or abandoned."""
+class Member(Polling):
+    """A consumer that polls in a thread until it is closed."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, protocol: str, **settings: object) -> None:
         config: dict[str, object] = {
@@ -48,12 +49,8 @@ class Member:
         self.owned: frozenset[int] = frozenset()
         self.events: list[tuple[str, frozenset[int]]] = []
         self.values: list[bytes | None] = []
-        self.failure: BaseException | None = None
-        self._stop = threading.Event()
-        self._abandoned = False
         self.consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        super().__init__()
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.owned |= {each.partition for each in partitions}
@@ -75,17 +72,8 @@ class Member:
                     self.consumer.commit(message=message, asynchronous=True)
                 elif not error.retriable() and error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
-        except BaseException as error:
-            self.failure = error
         finally:
             self.consumer.close()
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive(), "close() hangs"
-        if self.failure is not None:
-            raise self.failure
 
 
 @pytest.fixture
@@ -186,7 +174,7 @@ def ends(bootstrap: str, topic: str, partitions: int) -> list[int]:
         consumer.close()
 
 
-class Copier:
+class Copier(Polling):
     """Consume, process, produce: each batch in a transaction with its offsets."""
 
     def __init__(self, bootstrap: str, source: str, target: str, protocol: str, number: int) -> None:
@@ -199,11 +187,8 @@ class Copier:
             "log_level": 0, "linger.ms": 0})
         self.member.subscribe([source])
         self.target = target
-        self.failure: BaseException | None = None
         self.transactions = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        super().__init__()
 
     def _run(self) -> None:
         try:
@@ -212,8 +197,6 @@ class Copier:
                 messages = [each for each in self.member.consume(20, 0.1) if each.error() is None]
                 if messages:
                     self._copy(messages)
-        except BaseException as error:
-            self.failure = error
         finally:
             self.member.close()
 
@@ -236,13 +219,6 @@ class Copier:
             self.producer.abort_transaction(60)
             for partition in self.member.committed(self.member.assignment(), 60):
                 self.member.seek(TopicPartition(partition.topic, partition.partition, max(partition.offset, 0)))
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join(90)
-        assert not self._thread.is_alive(), "close() hangs"
-        if self.failure is not None:
-            raise self.failure
 
 
 class Source(threading.Thread):

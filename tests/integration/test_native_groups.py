@@ -21,6 +21,7 @@ from hapax.client import (
 )
 from hapax.client.blocking import Admin, Consumer, Producer
 from hapax.local.cluster import LocalCluster
+from integration.polling import Polling
 from integration.test_groups import FAST, Source, committed, ends, new_topic, produce, read, settled
 from integration.waiting import nothing_is_open, wait_until
 
@@ -43,8 +44,8 @@ def member_settings(bootstrap: str, group: str, protocol: str) -> Settings:
     return settings
 
 
-class Member:
-    """A consumer that polls in a thread of its own until it is closed."""
+class Member(Polling):
+    """A consumer that polls in a thread until it is closed."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, protocol: str, **settings: object) -> None:
         self.consumer = Consumer(
@@ -52,16 +53,13 @@ class Member:
         self.owned: frozenset[int] = frozenset()
         self.events: list[tuple[str, frozenset[int]]] = []
         self.values: list[bytes | None] = []
-        self.failure: BaseException | None = None
         self.commits = "enable_auto_commit" not in settings
         self.foreign = 0
         """Records of partitions that were not this member's."""
         self.hold = threading.Event()
         """While it is set, the program does not poll."""
-        self._stop = threading.Event()
         self.consumer.subscribe([topic], on_assigned=self._assigned, on_revoked=self._revoked, on_lost=self._lost)
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        super().__init__()
 
     def _assigned(self, partitions: list[TopicPartition]) -> None:
         assert not self.owned & {each.partition for each in partitions}
@@ -79,27 +77,20 @@ class Member:
         self.events.append(("lost", frozenset(each.partition for each in partitions)))
 
     def _run(self) -> None:
-        try:
-            with self.consumer:
-                while not self._stop.is_set():
-                    if self.hold.is_set():
-                        self._stop.wait(0.02)
-                        continue
-                    records = self.consumer.poll(50)
-                    self.foreign += sum(record.partition not in self.owned for record in records)
-                    self.values += [record.value for record in records]
-                    if records and self.commits:
-                        with contextlib.suppress(MembershipLostError):
-                            self.consumer.commit()
-        except BaseException as error:
-            self.failure = error
+        with self.consumer:
+            while not self._stop.is_set():
+                if self.hold.is_set():
+                    self._stop.wait(0.02)
+                    continue
+                records = self.consumer.poll(50)
+                self.foreign += sum(record.partition not in self.owned for record in records)
+                self.values += [record.value for record in records]
+                if records and self.commits:
+                    with contextlib.suppress(MembershipLostError):
+                        self.consumer.commit()
 
     def close(self) -> None:
-        self._stop.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive(), "close() hangs"
-        if self.failure is not None:
-            raise self.failure
+        super().close()
         assert self.foreign == 0
 
 
@@ -114,8 +105,7 @@ def members() -> Iterator[list[Member]]:
 def shared(members: list[Member], partitions: int) -> bool:
     """Each partition has one owner, and every member has some."""
     for member in members:
-        if member.failure is not None:
-            raise member.failure
+        member.check()
     owned = Counter(partition for member in members for partition in member.owned)
     return owned == Counter(range(partitions)) and all(member.owned for member in members)
 
@@ -162,7 +152,7 @@ def test_a_group_survives_its_coordinator(
     assert sum(len(member.values) for member in members) == 800
 
 
-class Copier:
+class Copier(Polling):
     """Consume, process, produce: each batch in a transaction with its offsets."""
 
     def __init__(self, bootstrap: str, source: str, target: str, protocol: str, number: int) -> None:
@@ -171,19 +161,13 @@ class Copier:
             "bootstrap.servers": bootstrap, "transactional.id": f"copier-{number}-{uuid.uuid4().hex[:6]}"})
         self.member.subscribe([source])
         self.target = target
-        self.failure: BaseException | None = None
         self.transactions = self.aborted = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        super().__init__()
 
     def _run(self) -> None:
-        try:
-            with self.producer, self.member:
-                while not self._stop.is_set():
-                    self._copy()
-        except BaseException as error:
-            self.failure = error
+        with self.producer, self.member:
+            while not self._stop.is_set():
+                self._copy()
 
     def _copy(self) -> None:
         records = self.member.poll(100, max_records=20)
@@ -202,13 +186,6 @@ class Copier:
             for each in owned:
                 self.member.seek(each, found[each].offset if each in found else 0)
 
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join(90)
-        assert not self._thread.is_alive(), "close() hangs"
-        if self.failure is not None:
-            raise self.failure
-
 
 def test_rebalances_amid_transactions_lose_and_double_nothing(cluster_factory: ClusterFactory, protocol: str) -> None:
     """Four members come one after the other, each of the first three leaves, and a coordinator is killed."""
@@ -219,8 +196,7 @@ def test_rebalances_amid_transactions_lose_and_double_nothing(cluster_factory: C
     records.start()
 
     def did(copier: Copier, transactions: int) -> bool:
-        if copier.failure is not None:
-            raise copier.failure
+        copier.check()
         return copier.transactions > transactions
 
     try:

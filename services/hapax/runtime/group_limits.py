@@ -1,4 +1,4 @@
-"""The settings of consumer groups in the form that the pure machine needs: the cluster's, and each configured group's."""
+"""The settings of consumer groups in the form that the pure machine needs: the cluster's, and each group's own."""
 
 from __future__ import annotations
 
