@@ -96,7 +96,7 @@ def _seen(info: IdentityInfo) -> ProducerSeen:
         None if fencing is None else FencingSeen(
             fencing.cause, fencing.at_ms, _who(fencing.by_client, fencing.by_peer),
             _who(fencing.fenced_client, fencing.fenced_peer), fencing.fenced_epoch),
-        info.serial)
+        info.serial, info.two_phase)
 
 
 def _who(client: str, peer: str) -> str:

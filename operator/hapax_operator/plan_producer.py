@@ -49,6 +49,8 @@ class ProducerSeen(NamedTuple):
     fencing: FencingSeen | None = None
     serial: int = 0
     """Serial of the open transaction."""
+    two_phase: bool = False
+    """Whether the open transaction is under two-phase commit, so that time says nothing about it."""
 
 
 class TokenSeen(NamedTuple):
@@ -155,6 +157,8 @@ def _whom(resource: ProducerResource) -> str:
 
 
 def _hangs(resource: ProducerResource, each: ProducerSeen, now_ms: int) -> bool:
+    if each.two_phase:  # it may be prepared: another system decides it, and an abort would break its promise
+        return False
     return each.opened_ms >= 0 and each.state == "Ongoing" and now_ms - each.opened_ms > resource.hanging_after_s * 1000
 
 

@@ -38,6 +38,8 @@ from hapax.core.group.values import (
     TargetRecord,
 )
 from hapax.core.transaction.record import (
+    NO_LIMIT,
+    NO_TIMEOUT_MS,
     CommittedToken,
     Delta,
     Fencing,
@@ -186,6 +188,16 @@ def transaction_records() -> Iterator[KeyValue]:
         last_producer_epoch=ProducerEpoch(32_766), previous_producer_id=ProducerId(1_999),
         next_producer_id=ProducerId(2_050), elapsed_ms=Millis(1_200), limit_ms=Millis(30_000),
     )
+    two_phase = {**common, "timeout_ms": NO_TIMEOUT_MS, "two_phase": True}
+    yield _transaction("two-phase", State.EMPTY, **two_phase)
+    kept = {
+        **two_phase, "partitions": partitions[:1], "elapsed_ms": Millis(90_000), "limit_ms": NO_LIMIT,
+        "next_producer_id": ProducerId(2_000), "next_producer_epoch": ProducerEpoch(7),
+    }  # fmt: skip
+    yield _transaction("kept", State.ONGOING, **kept)
+    yield _transaction(
+        "kept-deciding", State.PREPARE_COMMIT, **{**kept, "next_producer_id": ProducerId(2_051)},
+        previous_producer_id=ProducerId(2_050), last_producer_epoch=ProducerEpoch(32_766))
     fencing = Fencing(
         FencingCause.INITIALIZED, TimestampMs(T0 + 5), "new", "10.0.0.2:4001", ProducerId(2_000), ProducerEpoch(5),
         Serial(2), Holder("old", "10.0.0.1:4000"),

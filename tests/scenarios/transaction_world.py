@@ -442,7 +442,9 @@ def show(record: Record) -> str:
     if record.producer_id >= 0:
         words.append(f"{record.producer_id}@{record.producer_epoch}")
     if record.next_producer_id >= 0:
-        words.append(f"then {record.next_producer_id}@0")
+        words.append(f"then {record.next_producer_id}@{max(record.next_producer_epoch, 0)}")
+    if record.two_phase or record.has_no_limit:
+        words.append("two-phase" if record.two_phase else "no-limit")
     words.append(f"serial={record.serial}")
     words += [name(each) for each in record.partitions]
     if record.open_token is not None:

@@ -14,7 +14,13 @@ from hapax.admin.problems import Problem
 from hapax.admin.tokens import Principal
 from hapax.admin.topics import find_partition
 from hapax.client import Admin
-from hapax.client.producers import PartitionProducer, TransactionDetail, open_on
+from hapax.client.producers import (
+    ABORT_BREAKS_PROMISE,
+    COMMIT_BREAKS_PROMISE,
+    PartitionProducer,
+    TransactionDetail,
+    open_on,
+)
 from hapax.core.errors import ErrorCode
 from hapax.runtime import telemetry
 
@@ -79,6 +85,9 @@ class Transaction(BaseModel):
     tokens: list[Token]
     fencing: Fencing | None
     serial: int = Field(description="Number of the open transaction, or of the last one; 0 if there was none.")
+    two_phase: bool = Field(
+        description="Whether the open transaction is under two-phase commit: no time limit ends it, and it may be "
+        "prepared.")
 
 
 class Why(RequestBody):
@@ -99,6 +108,31 @@ class AbortedTransaction(BaseModel):
     reason: str
     before: str = Field(description="The state before the abort.")
     state: str = Field(description="The state now. Markers may not be written yet.")
+    warning: str | None = Field(description="What this may have broken; null: nothing.")
+
+
+class CommitTransaction(Why):
+    serial: int = Field(
+        ge=1, le=LARGEST_INT64,
+        description="The transaction's serial, from its description. No other transaction is committed, so a commit "
+        "whose answer was lost may be repeated.")
+
+
+class CommittedTransaction(AbortedTransaction):
+    before: str = Field(description="The state before the commit.")
+
+
+class TwoPhaseTransaction(BaseModel):
+    transactional_id: str = Field(examples=["dual-writer-1"])
+    producer_id: int = Field(description="With the epoch: the identity that its producer saved when it prepared.")
+    producer_epoch: int
+    started_ms: int
+    partitions: int
+
+
+class TwoPhasePage(BaseModel):
+    items: list[TwoPhaseTransaction]
+    next_cursor: str | None
 
 
 class HangingTransaction(BaseModel):
@@ -185,7 +219,40 @@ def routes(context: Context) -> APIRouter:
         log.info("transaction aborted", transactional_id=transactional_id, by=caller.name, reason=why.reason)
         return answer({
             "transactional_id": transactional_id, "serial": why.serial, "reason": why.reason, "before": before.state,
-            "state": now.state})
+            "state": now.state, "warning": ABORT_BREAKS_PROMISE if before.two_phase else None})
+
+    @router.post("/transactions/{transactional_id}/commit", response_model=CommittedTransaction)
+    async def commit(
+        transactional_id: Name,
+        why: Annotated[CommitTransaction, Body(examples=[{"reason": "the database committed", "serial": 12}])],
+        caller: Caller, idempotency_key: IdempotencyKey = None,
+    ) -> Response:
+        """Commits the transaction with this serial, which is under two-phase commit, and fences its producer."""
+
+        async def work(admin: Admin) -> tuple[TransactionDetail, TransactionDetail]:
+            before = await admin.commit_prepared(
+                transactional_id, by=_by(caller, why.reason), where="REST", serial=why.serial)
+            return before, await admin.describe_transactional_id(transactional_id)
+
+        before, now = await clients.call(work)
+        log.info("transaction committed", transactional_id=transactional_id, by=caller.name, reason=why.reason)
+        return answer({
+            "transactional_id": transactional_id, "serial": why.serial, "reason": why.reason, "before": before.state,
+            "state": now.state, "warning": COMMIT_BREAKS_PROMISE if before.two_phase else None})
+
+    @router.get("/two-phase-transactions", response_model=TwoPhasePage)
+    async def list_two_phase(limit: Limit = 100, cursor: Cursor = None) -> Response:
+        """The open transactions under two-phase commit. They have no time limit, and consumers wait for their end."""
+        async with context.heavy:
+            found = await clients.call(lambda admin: admin.list_two_phase())
+        items, following = page(found, lambda each: (each.transactional_id,), limit, cursor)
+        return answer({"items": [
+            {
+                "transactional_id": each.transactional_id, "producer_id": each.producer_id,
+                "producer_epoch": each.producer_epoch, "started_ms": each.started_ms,
+                "partitions": len(each.partitions),
+            }
+            for each in items], "next_cursor": following})
 
     @router.get("/hanging-transactions", response_model=HangingPage)
     async def list_hanging(

@@ -27,6 +27,10 @@ _NOT_ANSWERED_AGAIN_MS: Final = 3_000
 """Time until a coordinator that did not answer is asked again. Another node takes over its shard within seconds."""
 
 
+class UnderTwoPhaseCommit(Refusal):
+    """The transaction has no time limit (KIP-939): another system decides it."""
+
+
 class HangingWatch:
     """Finds transactions that are open past every limit, and asks their coordinators to abort them.
 
@@ -48,6 +52,8 @@ class HangingWatch:
         ms."""
         self.late: set[tuple[TopicIdPartition, int, int]] = set()
         """Transactions that were open past every limit at the last check."""
+        self._no_limit: set[tuple[TopicIdPartition, int, int]] = set()
+        """Those that have none, by the last answers of their coordinators."""
 
     async def check(self) -> None:
         now = self._clock.monotonic_ms()
@@ -65,19 +71,27 @@ class HangingWatch:
                 seen[key] = since
         self._open_since = seen
         asked = {(replica.id, open_.producer_id, open_.first_offset) for replica, open_ in late}
-        self.late = asked | self.late & seen.keys()
+        self._no_limit &= seen.keys()
+        self.late = (asked | self.late & seen.keys()) - self._no_limit
         for replica, transaction in late:
-            log.warning(
-                "a transaction is hanging; asking its coordinator to abort it", partition=replica.name,
-                producer_id=transaction.producer_id, first_offset=transaction.first_offset,
-            )
+            key = (replica.id, transaction.producer_id, transaction.first_offset)
+            if key not in self._no_limit:
+                log.warning(
+                    "a transaction is hanging; asking its coordinator to abort it", partition=replica.name,
+                    producer_id=transaction.producer_id, first_offset=transaction.first_offset,
+                )
             refusal = None
             with supervision.contained("hanging", replica.name):
                 refusal = await self.ask_to_abort(replica, transaction)
+            if isinstance(refusal, UnderTwoPhaseCommit):
+                self._no_limit.add(key)
+                self.late.discard(key)
+                continue
+            if refusal is None or refusal.code is not ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                self._no_limit.discard(key)
             if refusal is not None:
                 log.info("the coordinator did not abort the transaction", partition=replica.name, reason=refusal)
                 if refusal.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
-                    key = (replica.id, transaction.producer_id, transaction.first_offset)
                     seen[key] = now - self._late_after_ms + _NOT_ANSWERED_AGAIN_MS
 
     async def ask_to_abort(self, replica: Replica, transaction: OpenTransaction) -> Refusal | None:
@@ -102,6 +116,8 @@ class HangingWatch:
         except RpcError as error:
             return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator did not answer: {error}")
         response = coordinator_pb2.AbortHangingResponse.FromString(answer)
+        if response.no_limit:
+            return UnderTwoPhaseCommit(ErrorCode(response.error), response.reason)
         return Refusal(ErrorCode(response.error), response.reason) if response.error else None
 
     def _coordinator(self, transactional_id: str) -> NodeView | None:

@@ -145,7 +145,7 @@ LATE_TRANSACTIONS: Final = of_broker(
     gauge(
         "hapax_broker_late_transactions",
         "Open transactions that are older than `transaction.max.timeout.ms` plus `transaction.late.after.ms`. The "
-        "coordinator is asked to abort them."))
+        "coordinator is asked to abort them. Transactions under two-phase commit do not count."))
 LATE_PARTITIONS: Final = of_broker(
     lambda parts: len({partition for partition, _, _ in parts.hanging.late}),
     gauge(

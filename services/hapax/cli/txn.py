@@ -1,4 +1,4 @@
-"""`hapax txn ...`: lists, describes and aborts transactions."""
+"""`hapax txn ...`: lists, describes, aborts and commits transactions."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hapax.cli.administration import (
     partition_name,
 )
 from hapax.client import Admin, TransactionInfo
+from hapax.client.producers import ABORT_BREAKS_PROMISE, COMMIT_BREAKS_PROMISE
 from hapax.runtime.clock import SystemClock
 
 app = typer.Typer(no_args_is_help=True)
@@ -30,14 +31,34 @@ def list_transactions(
         list[str] | None, typer.Option(help="Only this state, such as Ongoing or PrepareCommit. Repeatable.")
     ] = None,
     producer_id: Annotated[list[int] | None, typer.Option(help="Only this producer id. Repeatable.")] = None,
+    open_longer_than_ms: Annotated[
+        int, typer.Option(help="Only transactions that began longer ago than this many milliseconds. -1: all.", min=-1)
+    ] = -1,
+    pattern: Annotated[str, typer.Option(help="Only ids that match this, such as 'team-a-.*'.")] = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """List the transactional ids that the coordinators keep."""
-    found = administer(
-        bootstrap, lambda admin: admin.list_transactions(states=state or (), producer_ids=producer_id or ()))
+    found = administer(bootstrap, lambda admin: admin.list_transactions(
+        states=state or (), producer_ids=producer_id or (), open_longer_than_ms=open_longer_than_ms, pattern=pattern))
     columns = ("transactional_id", "producer_id", "state")
     output.print_records(as_json, "", [{name: getattr(each, name) for name in columns} for each in found], columns)
+
+
+@app.command("two-phase")
+def list_two_phase(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
+    """List the open transactions under two-phase commit, with the identities that their producers saved. They have no
+    time limit. If its producer is gone for good, end one with `hapax txn commit` or `hapax txn abort`, as the system
+    that decides it says."""
+    found = administer(bootstrap, lambda admin: admin.list_two_phase())
+    rows = [
+        {
+            "transactional_id": each.transactional_id, "producer_id": each.producer_id,
+            "producer_epoch": each.producer_epoch, "started_ms": each.started_ms, "partitions": len(each.partitions),
+        }
+        for each in found]
+    output.print_records(
+        as_json, "", rows, ("transactional_id", "producer_id", "producer_epoch", "started_ms", "partitions"))
 
 
 @app.command()
@@ -65,6 +86,35 @@ def hanging(
 
 
 @app.command()
+def commit(
+    transactional_id: TransactionalId,
+    serial: Annotated[
+        int | None, typer.Option(
+            help="Only the transaction with this serial, from REST's description. Without it, the open one.", min=1)
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Shown to the fenced producer, and recorded as an event.")] = "",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Commit the open transaction of a transactional id that is under two-phase commit, in the place of its producer,
+    which is fenced. Only do so if the system that decides it has committed: Hapax does not know whether it is
+    prepared."""
+
+    async def work(admin: Admin) -> TransactionInfo:
+        wanted = serial
+        if wanted is None:
+            wanted = (await admin.describe_transactional_id(transactional_id)).serial
+        by = f"hapax txn commit: {reason}" if reason else "hapax txn commit"
+        before = await admin.commit_prepared(transactional_id, serial=wanted, by=by, where=socket.gethostname())
+        if before.two_phase and before.serial == wanted:
+            output.note(f"warning: {COMMIT_BREAKS_PROMISE}")
+        (ended,) = await admin.describe_transactions([transactional_id])
+        return ended
+
+    _print(administer(bootstrap, work), as_json)
+
+
+@app.command()
 def abort(
     transactional_id: Annotated[str | None, typer.Argument(metavar="[TRANSACTIONAL_ID]")] = None,
     topic: Annotated[
@@ -87,7 +137,9 @@ def abort(
 
         async def fence(admin: Admin) -> TransactionInfo:
             by = f"hapax txn abort: {reason}" if reason else "hapax txn abort"
-            await admin.fence_and_abort(name, by=by, where=socket.gethostname())
+            before = await admin.fence_and_abort(name, by=by, where=socket.gethostname())
+            if before.two_phase:
+                output.note(f"warning: {ABORT_BREAKS_PROMISE}")
             (ended,) = await admin.describe_transactions([name])
             return ended
 

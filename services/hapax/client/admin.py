@@ -14,6 +14,7 @@ from hapax.client.producers import ProducerAdmin
 from hapax.client.replication import ReplicationAdmin
 from hapax.client.settings import Options, Settings
 from hapax.core.errors import ErrorCode
+from hapax.core.transaction.record import NO_TIMEOUT_MS
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.runtime.ports import RpcError
 from hapax.wire import messages
@@ -101,6 +102,11 @@ class TransactionInfo(NamedTuple):
     timeout_ms: int = -1
     started_ms: int = -1
     partitions: tuple[TopicPartition, ...] = ()
+
+    @property
+    def two_phase(self) -> bool:
+        """Whether its transactions are under two-phase commit (KIP-939): no time limit ends them."""
+        return self.timeout_ms == NO_TIMEOUT_MS
 
 
 class ProducerInfo(NamedTuple):
@@ -401,16 +407,35 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
     # --- transactions and producers ---------------------------------------------------------------------------
 
     async def list_transactions(
-        self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = ()
+        self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = (), open_longer_than_ms: int = -1,
+        pattern: str = "",
     ) -> list[TransactionInfo]:
-        """Of all coordinators, by id. `states`: only transactions in these states, in Kafka's spelling (`Ongoing`)."""
+        """Of all coordinators, by id. `states`: only transactions in these states, in Kafka's spelling (`Ongoing`).
+        `open_longer_than_ms`: only those that began longer ago. `pattern`: only ids that match it, such as `team-a-.*`
+        (`.` and `.*`)."""
         message = messages.ListTransactionsRequest(
-            state_filters=list(states), producer_id_filters=list(producer_ids), duration_filter=-1
+            state_filters=list(states), producer_id_filters=list(producer_ids), duration_filter=open_longer_than_ms,
+            transactional_id_pattern=pattern or None,
         )
         found = {
             t.transactional_id: TransactionInfo(t.transactional_id, t.producer_id, t.transaction_state)
             for t in await self._listed(message)}
         return [found[name] for name in sorted(found)]
+
+    async def list_two_phase(self) -> list[TransactionInfo]:
+        """The open transactions under two-phase commit, described, by id. Which of them are prepared, only the systems
+        that decide them know. Raises HapaxError."""
+        found = []
+        for each in await self.list_transactions(states=["Ongoing"]):
+            try:
+                described = await self._describe_transaction(each.transactional_id)
+            except FatalError as error:
+                if error.code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                    raise
+                continue  # it has expired meanwhile
+            if described.two_phase and described.state == "Ongoing":
+                found.append(described)
+        return found
 
     async def describe_transactions(self, ids: Iterable[str]) -> list[TransactionInfo]:
         return [await self._describe_transaction(name) for name in ids]

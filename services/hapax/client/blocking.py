@@ -401,6 +401,8 @@ class Admin(_Client[admin.Admin]):
     abort_transaction = _waits(admin.Admin.abort_transaction)
     abort_hanging = _waits(admin.Admin.abort_hanging)
     fence_and_abort = _waits(admin.Admin.fence_and_abort)
+    commit_prepared = _waits(admin.Admin.commit_prepared)
+    list_two_phase = _waits(admin.Admin.list_two_phase)
     find_hanging = _waits(admin.Admin.find_hanging)
     describe_producers = _waits(admin.Admin.describe_producers)
     partition_producers = _waits(admin.Admin.partition_producers)

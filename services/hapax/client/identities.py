@@ -62,6 +62,8 @@ class IdentityInfo(NamedTuple):
     """Of the open transaction, or else the last one."""
     open_token: LastToken | None = None
     """Of the open multi-writer transaction, which is not committed yet."""
+    two_phase: bool = False
+    """Whether the open transaction is under two-phase commit: another system decides it, however long that takes."""
 
 
 _Answer = TypeVar("_Answer", bound=Message)
@@ -136,4 +138,5 @@ def _described(transactional_id: str, answer: pb.DescribeTransactionalIdResponse
         if answer.HasField("fencing") else None,
         answer.serial,
         LastToken.decode(answer.open_token) if answer.HasField("open_token") else None,
+        answer.two_phase,
     )

@@ -26,6 +26,14 @@ _MARKER_PAUSE_S: Final = 0.05
 OPEN_STATES: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 
 
+ABORT_BREAKS_PROMISE: Final = (
+    "the transaction was under two-phase commit: if its producer had prepared it, the system that decides it may have "
+    "committed its own part")
+COMMIT_BREAKS_PROMISE: Final = (
+    "the transaction was under two-phase commit: if its producer had not prepared it, only a part of its records is "
+    "committed, and the system that decides it may have aborted its own part")
+
+
 class PartitionProducer(NamedTuple):
     """The state that a partition's leader keeps for a producer."""
 
@@ -70,6 +78,8 @@ class TransactionDetail(NamedTuple):
     """The last fencing of a producer of this id."""
     serial: int
     """Number of the open transaction, or of the last one; 0: there was none."""
+    two_phase: bool = False
+    """Whether the open transaction is under two-phase commit. It may be prepared: then another system decides it."""
 
 
 class Hanging(NamedTuple):
@@ -184,7 +194,7 @@ class ProducerAdmin(Connected):
                 "by": f"{t.fencing.client_id} {t.fencing.peer}".strip(),
                 "fenced": f"{t.fencing.fenced_client_id} {t.fencing.fenced_peer}".strip(),
             } if t.HasField("fencing") else None,
-            t.serial,
+            t.serial, t.two_phase,
         )
 
     async def fence_and_abort(
@@ -215,11 +225,32 @@ class ProducerAdmin(Connected):
             serial=before.serial)
         await self._of_transaction(
             transactional_id, "FenceProducer", request, pb.FenceProducerResponse, "aborting")
+        await self._marked(transactional_id)
+        return before
+
+    async def commit_prepared(
+        self, transactional_id: str, *, serial: int, by: str, where: str = ""
+    ) -> TransactionDetail:
+        """Commits the open transaction with this serial, which is under two-phase commit, and fences its producer. Only
+        the system that decides knows that it is prepared: a transaction that was not would be committed in part. May be
+        repeated. Returns the state before. Raises FatalError with INVALID_TXN_STATE where that transaction is not open,
+        was aborted, or is not under two-phase commit."""
+        from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb
+
+        before = await self.describe_transactional_id(transactional_id)
+        request = pb.CommitPreparedRequest(
+            transactional_id=transactional_id, serial=serial, client_id=by, host=where)
+        await self._of_transaction(
+            transactional_id, "CommitPrepared", request, pb.CommitPreparedResponse, "committing")
+        await self._marked(transactional_id)
+        return before
+
+    async def _marked(self, transactional_id: str) -> None:
+        """Returns when the markers are stored, or after a while."""
         for _ in range(_MARKER_LOOKS):
             if not (await self.describe_transactional_id(transactional_id)).state.startswith("Prepare"):
                 break
             await asyncio.sleep(_MARKER_PAUSE_S)
-        return before
 
     async def _of_transaction(
         self, transactional_id: str, method: str, request: Any, response: Any, doing: str
@@ -263,6 +294,8 @@ class ProducerAdmin(Connected):
                 why = "no coordinator has it open"
             elif silent_ms > older_than_ms:
                 why = f"nothing was written for {silent_ms // 1000} s"
+                if each.transactional_id and (await self.describe_transactional_id(each.transactional_id)).two_phase:
+                    why += ", under two-phase commit"
             else:
                 continue
             found.append(Hanging(

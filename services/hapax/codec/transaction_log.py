@@ -2,10 +2,12 @@
 
 Values are written in version 1. Its tagged fields from 10000 on are Hapax's own, and Kafka's readers skip them. Version
 2 is unknown to Kafka. It is used where a reader that skips fields or keys would get a wrong state: while a multi-writer
-transaction is open or being decided, its members may have deltas under separate keys of version 10000; and the owner of
-a commit token may count from another value than 0. The layouts are in `schemas/TransactionLogValue.json` and
-`schemas/TransactionDelta*.json`, in the notation of Kafka's message schemas. A test compares this codec with them byte
-by byte. It is written by hand for speed, because every transaction writes three of these records.
+transaction is open or being decided, its members may have deltas under separate keys of version 10000; the owner of a
+commit token may count from another value than 0; and the transactions of a producer that takes part in two-phase commit
+have no time limit and may be kept by another holder, whose epoch is in Kafka's tag 3 (KIP-939). The layouts are in
+`schemas/TransactionLogValue.json` and `schemas/TransactionDelta*.json`, in the notation of Kafka's message schemas. A
+test compares this codec with them byte by byte. It is written by hand for speed, because every transaction writes three
+of these records.
 """
 
 from __future__ import annotations
@@ -57,18 +59,19 @@ WHOLE_VERSION: Final = 2
 DELTA_KEY_VERSION: Final = 10_000
 DELTA_VALUE_VERSION: Final = 0
 
-_PREVIOUS_PRODUCER_ID, _NEXT_PRODUCER_ID, _CLIENT_VERSION = 0, 1, 2
+_PREVIOUS_PRODUCER_ID, _NEXT_PRODUCER_ID, _CLIENT_VERSION, _NEXT_PRODUCER_EPOCH = 0, 1, 2, 3
 (
     _SERIAL, _LAST_EPOCH, _TOPIC_IDS, _LIMIT, _FENCING, _TOKENS, _OPEN_TOKEN, _MEMBERS, _IDLE_MEMBERS, _POLICY,
     _HOLDER, _OUTCOME, _MEMBER_SETS,
 ) = range(10000, 10013)  # fmt: skip
 _SINGLE_USE: Final = 10013
-_RUNS, _TOKEN_OWNERS, _OPEN_TOKEN_OWNER = range(10014, 10017)
+_RUNS, _TOKEN_OWNERS, _OPEN_TOKEN_OWNER, _TWO_PHASE = range(10014, 10018)
 
 _KEY = struct.Struct(">hh")
 _HEAD = struct.Struct(">hqhib")             # version, producer id, epoch, time-out, status
 _TIMES = struct.Struct(">qq")
 _I16, _I32, _I64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+_BOOL = struct.Struct(">b")
 _FENCING_HEAD = struct.Struct(">bqqhq")     # cause, at, fenced producer id, fenced epoch, serial
 _TOKEN_TAIL = struct.Struct(">qqqq")        # value, record count, serial, committed at
 _LAST_OUTCOME = struct.Struct(">?q")        # committed, at
@@ -181,6 +184,8 @@ def encode_value(transaction: Transaction) -> bytes:
 
 
 def _has_more_than_version_1_tells(transaction: Transaction) -> bool:
+    if transaction.two_phase or transaction.is_kept or transaction.has_no_limit:
+        return True
     return transaction.is_multi_writer or any(token.base for token in transaction.tokens)
 
 
@@ -202,6 +207,8 @@ def _tagged_fields(transaction: Transaction, topics: _Topics) -> list[tuple[int,
     if transaction.next_producer_id != NO_PRODUCER_ID:
         fields.append((_NEXT_PRODUCER_ID, _I64.pack(transaction.next_producer_id)))
     fields.append((_CLIENT_VERSION, _I16.pack(transaction.client_version)))
+    if transaction.is_kept:
+        fields.append((_NEXT_PRODUCER_EPOCH, _I16.pack(transaction.next_producer_epoch)))
     if transaction.serial != NO_TRANSACTION:
         fields.append((_SERIAL, _I64.pack(transaction.serial)))
     if transaction.last_producer_epoch != NO_PRODUCER_EPOCH:
@@ -240,6 +247,8 @@ def _tagged_fields(transaction: Transaction, topics: _Topics) -> list[tuple[int,
     if transaction.open_token is not None and transaction.open_token.owner:
         owner, base = transaction.open_token[2:]
         fields.append((_OPEN_TOKEN_OWNER, _string(owner) + _I64.pack(base) + b"\x00"))
+    if transaction.two_phase:
+        fields.append((_TWO_PHASE, b"\x01"))
     return fields
 
 
@@ -402,6 +411,8 @@ def _transaction(transactional_id: str, reader: _Reader) -> Transaction:
         last_producer_epoch=ProducerEpoch(_number(fields, _LAST_EPOCH, _I16, NO_PRODUCER_EPOCH)),
         previous_producer_id=ProducerId(_number(fields, _PREVIOUS_PRODUCER_ID, _I64, NO_PRODUCER_ID)),
         next_producer_id=ProducerId(_number(fields, _NEXT_PRODUCER_ID, _I64, NO_PRODUCER_ID)),
+        next_producer_epoch=ProducerEpoch(_number(fields, _NEXT_PRODUCER_EPOCH, _I16, NO_PRODUCER_EPOCH)),
+        two_phase=bool(_number(fields, _TWO_PHASE, _BOOL, 0)),
         timeout_ms=timeout_ms,
         client_version=_number(fields, _CLIENT_VERSION, _I16, 1),
         partitions=() if members else _partitions(topics),

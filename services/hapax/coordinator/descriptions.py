@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from hapax.core.transaction.admin import instance_of
-from hapax.core.transaction.record import CommittedToken, LastOutcome, Token, Transaction
+from hapax.core.transaction.record import NO_TIMEOUT_MS, CommittedToken, LastOutcome, Token, Transaction
 from hapax.core.transaction.states import State
 from hapax.core.transaction.tokens import TokenConflict
 from hapax.rpc.gen.hapax.v1 import lease_pb2
@@ -21,7 +21,8 @@ def description(transaction: Transaction) -> pb.DescribeTransactionalIdResponse:
     holder = transaction.holder
     return pb.DescribeTransactionalIdResponse(
         state=transaction.state.kafka_name, producer_id=transaction.producer_id,
-        producer_epoch=transaction.producer_epoch, timeout_ms=transaction.timeout_ms,
+        producer_epoch=transaction.producer_epoch,
+        timeout_ms=NO_TIMEOUT_MS if transaction.has_no_limit else transaction.timeout_ms,
         opened_ms=transaction.start_ms if running else -1,
         partitions=[
             lease_pb2.Partition(topic=topic, partition=index) for topic, index in partitions[:_SHOWN_PARTITIONS]
@@ -32,6 +33,8 @@ def description(transaction: Transaction) -> pb.DescribeTransactionalIdResponse:
         decided_ms=outcome.at_ms if outcome else -1,
         tokens=[_committed(token) for token in transaction.tokens],
         fencing=_fencing(transaction), serial=transaction.serial, open_token=_open(transaction.open_token),
+        two_phase=transaction.has_no_limit, holder_producer_id=transaction.identity.producer_id,
+        holder_producer_epoch=transaction.identity.producer_epoch,
     )
 
 

@@ -16,6 +16,7 @@ from hapax.coordinator.markers import MarkerSender, MarkerWaiter
 from hapax.coordinator.shards import Shards
 from hapax.coordinator.transactions import EventSink
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.transaction.markers import Undecided
 from hapax.core.transaction.record import TransactionPartition
 from hapax.core.transaction.requests import AbortHanging, Caller, Marker, SendMarkers
 from hapax.core.types import (
@@ -43,6 +44,14 @@ _NO_SHARD: Final = ShardId(-1)
 _WHOLE_CLUSTER: Final = ShardEpoch(2**31 - 1)
 """Coordinator epoch of a marker for a producer that no shard knows: above the epoch of every earlier marker."""
 _CALL_TIMEOUT_S: Final = 5.0
+
+
+class _UndecidedElsewhere(Refusal):
+    """Another node's refusal."""
+
+    def __init__(self, answer: AbortHangingResponse) -> None:
+        super().__init__(ErrorCode(answer.error), answer.reason)
+        self.no_limit = answer.no_limit
 
 
 class HangingTransactions:
@@ -80,7 +89,8 @@ class HangingTransactions:
                 if strangers is not None and not await self._ask_others(request, strangers):
                     await self._abort_unknown(question)
         except Refusal as refusal:
-            return AbortHangingResponse(error=refusal.code, reason=refusal.reason)
+            no_limit = isinstance(refusal, Undecided | _UndecidedElsewhere) and refusal.no_limit
+            return AbortHangingResponse(error=refusal.code, reason=refusal.reason, no_limit=no_limit)
         if not request.own_shards_only:
             self._report(question)
         return AbortHangingResponse()
@@ -119,7 +129,7 @@ class HangingTransactions:
             if answer.error == ErrorCode.NONE:
                 return True
             if answer.error != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                raise Refusal(ErrorCode(answer.error), answer.reason)
+                raise _UndecidedElsewhere(answer)
             missing -= set(answer.shards)
         if missing:
             raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"shards {sorted(missing)} could not be asked")

@@ -27,6 +27,7 @@ from hapax.core.transaction.requests import (
     NO_TOKEN_WORK,
     Caller,
     CommitName,
+    CommitPrepared,
     CommitTokenFound,
     EndTransaction,
     EnsureTransactionalId,
@@ -106,6 +107,8 @@ class RpcApi:
                 pb.EnsureTransactionalIdRequest, self._ensure_transactional_id, pb.EnsureTransactionalIdResponse),
             TRANSACTIONS + "FenceProducer": _answering(
                 pb.FenceProducerRequest, self._fence_producer, pb.FenceProducerResponse),
+            TRANSACTIONS + "CommitPrepared": _answering(
+                pb.CommitPreparedRequest, self._commit_prepared, pb.CommitPreparedResponse),
             **CoordinatorAdministration(self._shards, self._view).handlers(),
         }
 
@@ -309,6 +312,17 @@ class RpcApi:
         return transactions_pb2.FenceProducerResponse(
             producer_id=reply.identity.producer_id, producer_epoch=reply.identity.producer_epoch
         )
+
+    async def _commit_prepared(
+        self, request: transactions_pb2.CommitPreparedRequest
+    ) -> transactions_pb2.CommitPreparedResponse:
+        shard = self._shards.txn_shard(request.transactional_id)
+        caller = self._caller()._replace(client_id=request.client_id, peer=request.host)
+        question = CommitPrepared(request.transactional_id, Serial(request.serial), caller)
+        reply = await shard.ask(TransactionShard.commit_prepared, question)
+        assert isinstance(reply, InstanceFenced)
+        return transactions_pb2.CommitPreparedResponse(
+            producer_id=reply.identity.producer_id, producer_epoch=reply.identity.producer_epoch)
 
     async def _winners(self, winners: Iterable[transactions_pb2.Winner]) -> tuple[Winner, ...]:
         """Raises Refusal(UNKNOWN_TOPIC_OR_PARTITION) for a deleted topic, whose records are gone."""

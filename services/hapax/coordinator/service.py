@@ -106,7 +106,7 @@ class CoordinatorService:
             now = self._ports.clock.now_ms()
             for number, transaction in enumerate(list(shard.machine.transactions.values())):
                 counts[transaction.state] += 1
-                if transaction.state is State.ONGOING:
+                if transaction.is_open and not transaction.has_no_limit:
                     ends_ms = transaction.start_ms + max(transaction.limit_ms, transaction.timeout_ms)
                     late += now > ends_ms + _LATE_AFTER_MS
                 if number % _SWEPT_AT_ONCE == 0:
@@ -242,6 +242,7 @@ def limits_of(settings: Settings) -> Limits:
         hold_ms=Millis(settings.transaction_completion_wait_ms),
         max_scopes=settings.transaction_max_scopes,
         max_members=settings.transaction_max_members,
+        two_phase_commit=settings.transaction_two_phase_commit_enable,
     )
 
 

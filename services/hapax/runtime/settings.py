@@ -307,6 +307,10 @@ class Settings:
     shard therefore reads one record per transactional id and about one segment more. Kafka's default is 100 MiB."""
     transaction_max_timeout_ms: Millis = 900_000
     """Longest transaction time-out in milliseconds that a client may ask for. A longer one is refused."""
+    transaction_two_phase_commit_enable: bool = False
+    """Whether producers may take part in two-phase commit (KIP-939). Their transactions have no time limit: one that
+    its producer never ends keeps consumers waiting until an operator commits or aborts it. false refuses such producers
+    with TRANSACTIONAL_ID_AUTHORIZATION_FAILED; what they have left open stays open."""
     transactional_id_expiration_ms: Millis = 7 * 86_400_000
     """A transactional id that has been idle for this many milliseconds is removed."""
     transactional_token_expiration_ms: Millis = 365 * 86_400_000

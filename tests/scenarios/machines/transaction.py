@@ -1,9 +1,11 @@
 """Drives the transaction machine of one shard, with real partitions and a group around it.
 
-    machine transaction [version=1]      of the producers, unless they say otherwise
+    machine transaction [version=1] [allow=two-phase]   version: of the producers, unless they say otherwise
 
-    init P [id=app] [recover] [timeout=MS] [connection=N] [version=N]
-                                         P starts again (or recovers under the identity it has)
+    init P [id=app] [recover] [timeout=MS] [connection=N] [version=N] [two-phase] [keep]
+                                         P starts again (or recovers under the identity it has); keep: an open
+                                         transaction is not aborted (KIP-939)
+    commit-prepared serial=N [id=app]    an operator commits in the producer's place
     add P PARTITION…  /  add-offsets P   version 1: registers partitions, the group's offsets
     verify P PARTITION                   a broker asks (version 2: registers), and then dies before it writes
     produce P PARTITION VALUE…           one transactional batch; verified=no: past the broker's checks
@@ -42,12 +44,15 @@ from hapax.core.transaction.record import ProducerIdentity, Token
 from hapax.core.transaction.requests import (
     AbortHanging,
     AddPartitionsToTxn,
+    CommitPrepared,
     Decision,
     EndTransaction,
     EndTxn,
     GetCommitToken,
     InitProducerId,
     JoinTransaction,
+    Kept,
+    Limits,
     RenewTransaction,
     SendMarkers,
     Winner,
@@ -61,7 +66,7 @@ from scenarios.transaction_world import Call, CoordinatorDied, Producer, World, 
 class Interpreter:
     def __init__(self, command: Command) -> None:
         self.version = command.number("version", 2)
-        self.world = World()
+        self.world = World(Limits(two_phase_commit=command.text("allow", "") == "two-phase"))
         self.producers: dict[str, Producer] = {}
         self.delayed: dict[str, Callable[[], None]] = {}
         self.delaying = ""
@@ -90,9 +95,21 @@ class Interpreter:
         identity = producer.identity if command.flag("recover") else (-1, -1)
         request = InitProducerId(
             producer.transactional_id, command.number("timeout", 60_000), self.world.caller(producer),
-            *identity,
+            *identity, command.flag("two-phase"), command.flag("keep"),
         )  # type: ignore[arg-type]  # fmt: skip
-        self._call(who, "init_producer_id", request, lambda reply: self._became(producer, reply))
+
+        def initialised(reply: ProducerIdentity | Kept) -> str:
+            if isinstance(reply, ProducerIdentity):
+                return self._became(producer, reply)
+            return f"{self._became(producer, reply.identity)}, keeps {reply.ongoing[0]}@{reply.ongoing[1]}"
+
+        self._call(who, "init_producer_id", request, initialised)
+
+    def do_commit_prepared(self, command: Command) -> None:
+        operator = Producer("operator", command.text("id", "app"), 2)
+        request = CommitPrepared(
+            operator.transactional_id, command.number("serial"), self.world.caller(operator))  # type: ignore[arg-type]
+        self._call("operator", "commit_prepared", request, lambda reply: f"committed, {reply.identity[1]} counts")
 
     def do_add(self, command: Command) -> None:
         who, *names = command.positional

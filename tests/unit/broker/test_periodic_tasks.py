@@ -107,6 +107,27 @@ async def test_a_coordinator_that_is_not_there_is_asked_again_soon(harness: Harn
     assert len(network.asked) == 2, "it has answered"
 
 
+async def test_a_transaction_under_two_phase_commit_is_not_late(harness: Harness) -> None:
+    network = Network()
+    network.answer = coordinator_pb2.AbortHangingResponse(error=ErrorCode.CONCURRENT_TRANSACTIONS, no_limit=True)
+    looking = watch(harness, network)
+    late = harness.settings.transaction_max_timeout_ms + harness.settings.transaction_late_after_ms
+    await begin_transaction(harness)
+    await looking.check()
+    harness.clock.now += late
+    await looking.check()
+    assert len(network.asked) == 1 and not looking.late
+    harness.clock.now += 30_000
+    await looking.check()
+    assert len(network.asked) == 2 and not looking.late
+    network.answer = coordinator_pb2.AbortHangingResponse(error=ErrorCode.CONCURRENT_TRANSACTIONS)
+    harness.clock.now += 30_000
+    await looking.check()
+    harness.clock.now += 30_000
+    await looking.check()
+    assert len(looking.late) == 1, "it hangs after all: its coordinator no longer has it"
+
+
 async def test_the_next_transaction_of_a_producer_has_its_own_time(harness: Harness) -> None:
     network = Network()
     looking = watch(harness, network)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hapax.codec.transaction_log import decode_key, decode_record, decode_value, encode_key, encode_record, encode_value
 from hapax.core.transaction.record import (
+    NO_LIMIT,
     NO_PARTITIONS,
     CommittedToken,
     Delta,
@@ -40,7 +41,8 @@ def as_reference(transaction: Transaction) -> bytes:
     """The value as kafka-python's schema machinery writes it from the published schema."""
     made = REFERENCE
     counts_onward = any(token.base for token in transaction.tokens)
-    version = 2 if transaction.open_token is not None or counts_onward else 1
+    two_phase = transaction.two_phase or transaction.next_producer_epoch != -1 or transaction.limit_ms == 2**63 - 1
+    version = 2 if transaction.open_token is not None or counts_onward or two_phase else 1
     topics: dict[tuple[str, bytes], list[int]] = {}
     for topic, topic_id, partition in transaction.every_partition:
         topics.setdefault((topic, topic_id), []).append(partition)
@@ -49,6 +51,7 @@ def as_reference(transaction: Transaction) -> bytes:
         "previous_producer_id": transaction.previous_producer_id,
         "next_producer_id": transaction.next_producer_id,
         "client_transaction_version": transaction.client_version,
+        "next_producer_epoch": transaction.next_producer_epoch,
         "serial": transaction.serial,
         "last_producer_epoch": transaction.last_producer_epoch,
         "topic_ids": [UUID(bytes=topic_id) for _, topic_id in topics],
@@ -86,7 +89,10 @@ def as_reference(transaction: Transaction) -> bytes:
             for pid, epoch in transaction.idle_members
         ],
     }  # fmt: skip
-    defaults = {"previous_producer_id": -1, "next_producer_id": -1, "last_producer_epoch": -1, "serial": 0}
+    defaults = {
+        "previous_producer_id": -1, "next_producer_id": -1, "next_producer_epoch": -1, "last_producer_epoch": -1,
+        "serial": 0,
+    }  # fmt: skip
     for name, default in defaults.items():
         if fields[name] == default:
             del fields[name]
@@ -122,6 +128,8 @@ def as_reference(transaction: Transaction) -> bytes:
             ])
             for token in transaction.tokens if not token.single_use
         ]
+    if transaction.two_phase:
+        fields["two_phase"] = True
     if transaction.runs:
         fields["runs"] = list(transaction.runs)
     if transaction.policy is not None:
@@ -233,6 +241,8 @@ def transactions(draw: st.DrawFn) -> Transaction:
         last_producer_epoch=draw(int16 | st.just(-1)),
         previous_producer_id=draw(int64 | st.just(-1)),
         next_producer_id=draw(int64 | st.just(-1)),
+        next_producer_epoch=draw(st.just(-1) | int16),
+        two_phase=draw(st.booleans()),
         timeout_ms=draw(int32),
         client_version=draw(st.integers(1, 2)),
         partitions=tuple(() if multi_writer else partitions),
@@ -240,7 +250,7 @@ def transactions(draw: st.DrawFn) -> Transaction:
         last_update_ms=draw(int64),
         serial=draw(int64),
         elapsed_ms=draw(int64),
-        limit_ms=draw(st.integers(1, 2**63 - 1)),
+        limit_ms=draw(st.integers(1, 2**63 - 1) | st.just(NO_LIMIT)),
         holder=draw(st.none() | holders),
         fencing=draw(st.none() | fencings),
         tokens=(*draw(st.lists(tokens, max_size=2)), *draw(st.lists(single_use, max_size=2))),
@@ -332,6 +342,16 @@ def test_a_reader_that_skips_owners_refuses_tokens_that_are_not_counted_from_0()
         committed = Transaction(
             transactional_id="id", state=State.COMPLETE_COMMIT, tokens=(replace(token, base=base),))
         assert encode_value(committed)[:2] == version
+
+
+def test_a_reader_that_skips_two_phase_commit_refuses_its_producers() -> None:
+    """It would abort a prepared transaction by a time-out, and give a producer an epoch that is in use."""
+    plain = Transaction(transactional_id="id", state=State.ONGOING, producer_id=1, producer_epoch=0, limit_ms=60_000)  # type: ignore[arg-type]
+    assert encode_value(plain)[:2] == b"\0\1"
+    for change in (
+        {"two_phase": True}, {"limit_ms": NO_LIMIT}, {"next_producer_id": 1, "next_producer_epoch": 1},
+    ):
+        assert encode_value(replace(plain, **change))[:2] == b"\0\2"  # type: ignore[arg-type]
 
 
 def test_an_unknown_version_is_refused() -> None:

@@ -15,6 +15,7 @@ from hapax.core.transaction.requests import (
     Caller,
     EndTxn,
     InitProducerId,
+    Kept,
     PartitionResult,
     PartitionResults,
     VerifyPartitions,
@@ -60,6 +61,7 @@ class Coordinator:
     def __init__(self, refusal: ErrorCode | None = None) -> None:
         self.refusal = refusal
         self.asked: list[Any] = []
+        self.reply: Any = ProducerIdentity(ProducerId(7), ProducerEpoch(4))
 
     def note(self, *asked: Any) -> None:
         self.asked.append(asked)
@@ -81,7 +83,7 @@ class Coordinator:
     async def ask(self, decide: Any, request: Any) -> Any:
         self.note(request)
         if not hasattr(request, "partitions"):
-            return ProducerIdentity(ProducerId(7), ProducerEpoch(4))
+            return self.reply
         return PartitionResults(Serial(1), (
             *(PartitionResult(p.topic, p.partition, ErrorCode.NONE) for p in request.partitions),
             *(PartitionResult(*p, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for p in request.unknown),
@@ -145,8 +147,21 @@ async def test_init_producer_id(version: int) -> None:
     response = await call(coordinator, init_producer_id, version, request)
     assert coordinator.asked == [(InitProducerId("t", 60_000, CALLER, *((5, 2) if version >= 3 else (-1, -1))),)]
     assert (response.error_code, response.producer_id, response.producer_epoch) == (0, 7, 4)
+    assert (response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch) == (-1, -1)
     response = await call(Coordinator(ErrorCode.NOT_COORDINATOR), init_producer_id, version, request)
     assert (response.error_code, response.producer_id) == (ErrorCode.NOT_COORDINATOR, -1)
+
+
+async def test_two_phase_commit_comes_with_version_6() -> None:
+    coordinator = Coordinator()
+    coordinator.reply = Kept(ProducerIdentity(7, 4), ProducerIdentity(7, 2))  # type: ignore[arg-type]
+    request = messages.InitProducerIdRequest(
+        transactional_id="t", transaction_timeout_ms=60_000, enable2_pc=True, keep_prepared_txn=True)
+    response = await call(coordinator, init_producer_id, 6, request)
+    assert coordinator.asked == [
+        (InitProducerId("t", 60_000, CALLER, enable_two_phase_commit=True, keep_prepared=True),)]
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (0, 7, 4)
+    assert (response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch) == (7, 2)
 
 
 async def test_an_empty_transactional_id_is_refused() -> None:

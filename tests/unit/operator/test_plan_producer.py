@@ -96,6 +96,11 @@ def test_what_hangs_is_told_once_and_fenced_only_with_abort() -> None:
     assert plan(resource(on_hanging=ABORT), [seen(open_for_s=301, state="PrepareCommit")], NOW).fences == ()
 
 
+def test_a_transaction_under_two_phase_commit_does_not_hang_however_long_it_is_open() -> None:
+    planned = plan(resource(on_hanging=ABORT), [seen(open_for_s=1_000_000, two_phase=True)], NOW)
+    assert planned.fences == () and planned.notes == ()
+
+
 def test_the_list_of_a_prefix_is_bounded_and_shows_the_longest_open_first() -> None:
     many = [seen(f"job-{index:02}") for index in range(50)] + [seen("job-z", 5), seen("job-y", 50)]
     status = plan(resource(prefix="job-"), many, NOW).status

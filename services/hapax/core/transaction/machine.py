@@ -35,6 +35,7 @@ from hapax.core.transaction.requests import (
     AddPartitionsToTxn,
     CheckWinners,
     CloseConnection,
+    CommitPrepared,
     Decision,
     Effect,
     EndTransaction,
@@ -45,6 +46,7 @@ from hapax.core.transaction.requests import (
     Held,
     InitProducerId,
     JoinTransaction,
+    Kept,
     Limits,
     MarkerResult,
     MarkersProgress,
@@ -69,6 +71,7 @@ from hapax.core.transaction.states import (
 from hapax.core.transaction.steps import Context, complete
 from hapax.core.transaction.timeouts import expire, is_expired, time_out
 from hapax.core.transaction.tokens import get_commit_token
+from hapax.core.transaction.two_phase import commit_prepared
 from hapax.core.types import NO_PRODUCER_ID, Millis, Now, ProducerId, Serial
 
 Answer = Decision | Held | NeedProducerId | CheckWinners | CloseConnection
@@ -262,6 +265,12 @@ class TransactionShard:
             progress = self._progress_of(transactional_id)
             if progress.began is None:
                 progress.began = Millis(now.monotonic - transaction.elapsed_ms)
+            if transaction.has_no_limit:
+                progress.overdue = False
+                if progress.timer_at is not None:  # until now it had one
+                    progress.timer_at = None
+                    yield StopTimer(transactional_id)
+                return
             at = Millis(progress.began + transaction.limit_ms)
             if progress.timer_at != at:
                 progress.timer_at = at
@@ -291,14 +300,16 @@ class TransactionShard:
 
     def init_producer_id(self, request: InitProducerId, now: Now) -> Answer:
         """InitProducerId with a transactional id. An open transaction is aborted first, and the call is held meanwhile.
-        Reply: `ProducerIdentity`."""
+        Reply: `ProducerIdentity`. Or the open transaction is kept (KIP-939). Reply: `Kept`."""
         connection = request.caller.connection
         superseded = self._connections.superseded(request.transactional_id, connection)
         if superseded is not None:
             return CloseConnection(superseded.reason)
         answer = self._pend(self._ask(request, now, init_producer_id))
-        if isinstance(answer, Decision) and isinstance(answer.reply, ProducerIdentity):
-            self._connections.note(request.transactional_id, *answer.reply, connection)
+        reply = answer.reply if isinstance(answer, Decision) else None
+        identity = reply.identity if isinstance(reply, Kept) else reply
+        if isinstance(identity, ProducerIdentity):
+            self._connections.note(request.transactional_id, *identity, connection)
         return answer
 
     def add_partitions_to_txn(self, request: AddPartitionsToTxn, now: Now) -> Answer:
@@ -365,6 +376,10 @@ class TransactionShard:
         """Refuses TRANSACTIONAL_ID_NOT_FOUND. Reply: `InstanceFenced`."""
         return self._pend(self._ask(request, now, fence_producer))
 
+    def commit_prepared(self, request: CommitPrepared, now: Now) -> Answer:
+        """Refuses TRANSACTIONAL_ID_NOT_FOUND, INVALID_TXN_STATE. Reply: `InstanceFenced`."""
+        return self._pend(self._ask(request, now, commit_prepared))
+
     def abort_hanging(self, request: AbortHanging, now: Now) -> Answer:
         """Reply: `HangingAborted`, once the marker in the decision's effects is stored.
 
@@ -411,6 +426,8 @@ class TransactionShard:
             return None
         progress = self._in_progress.get(transactional_id, _AT_REST)
         decision = time_out(transaction, self._context(transactional_id, now))
+        if decision is None and transaction.has_no_limit:
+            return None
         if decision is None and transaction.is_open:
             assert progress.began is not None
             progress.timer_at = Millis(progress.began + transaction.limit_ms)
@@ -440,6 +457,7 @@ class TransactionShard:
         found += [
             Adrift("timer", each) for each, progress in free
             if progress.began is not None and each not in timed
+            and not self.transactions[each].has_no_limit
         ]
         found += [Adrift("markers", each) for each, progress in free if progress.unmarked is not None]
         found += [

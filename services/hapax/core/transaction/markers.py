@@ -22,6 +22,17 @@ from hapax.core.types import NO_PRODUCER_EPOCH, NO_SERIAL, ProducerEpoch, Produc
 Unmarked = dict[ProducerId, dict[TopicIdPartition, None]]
 """What still waits for its marker, in the order of sending (a set would forget it)."""
 
+class Undecided(Refusal):
+    """The transaction is alive at its coordinator, so a broker leaves it alone."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        super().__init__(
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+            f"the transaction is {transaction.state.kafka_name} and will be decided by its coordinator")
+        self.no_limit = transaction.has_no_limit
+        """It is under two-phase commit, and may be open for as long as it takes."""
+
+
 _DONE = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID})
 """A partition whose topic is gone has nothing left to decide (rule 10). Anything else is asked again, without end."""
 
@@ -100,10 +111,7 @@ def abort_hanging(transaction: Transaction | None, request: AbortHanging, _: Con
         known_epoch = _known_epoch(transaction, request.producer_id)
         past = 0 < request.serial < transaction.serial and request.producer_epoch < known_epoch
         if not past and _includes(transaction, request.producer_id, request.partition):
-            raise Refusal(
-                ErrorCode.CONCURRENT_TRANSACTIONS,
-                f"the transaction is {transaction.state.kafka_name} and will be decided by its coordinator",
-            )
+            raise Undecided(transaction)
     epoch = ProducerEpoch(max(known_epoch, request.producer_epoch))
     marker = Marker(request.producer_id, epoch, False, (request.partition,))
     send = SendMarkers(

@@ -120,6 +120,11 @@ def _give_way(
         return context.hold(request.caller, "the last transaction is being completed")
     if outcome is not State.PREPARE_EPOCH_FENCE:
         return None
+    if transaction.has_no_limit:
+        raise Refusal(
+            ErrorCode.INVALID_TXN_STATE,
+            "a transaction under two-phase commit is open under this id: it may be prepared, and is not aborted here",
+        )
     held_by = transaction.open_token
     if held_by is not None and held_by.scope == token.scope and token.value < held_by.value:
         raise Fenced(

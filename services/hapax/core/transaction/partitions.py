@@ -22,7 +22,7 @@ from hapax.core.transaction.requests import (
 )
 from hapax.core.transaction.single_writer import refuse_multi_writer
 from hapax.core.transaction.states import TABLE, Event, Step
-from hapax.core.transaction.steps import Context, begin, by_policy
+from hapax.core.transaction.steps import Context, begin_own, by_policy
 from hapax.core.types import ProducerId, TopicId
 
 AddRequest = AddPartitionsToTxn | VerifyPartitions
@@ -57,6 +57,7 @@ def verify_partitions(
     transaction = current(
         transaction, request.producer_id, request.producer_epoch, ErrorCode.PRODUCER_FENCED
     )
+    _refuse_kept(transaction)
     if request.add:
         return _add(transaction, request, context, client_version=2)
     if 0 <= request.serial < transaction.serial:
@@ -80,16 +81,15 @@ def _add(
     transaction: Transaction, request: AddRequest, context: Context, *, client_version: int
 ) -> Decision | Held:
     refuse_multi_writer(transaction)
+    _refuse_kept(transaction)
     refused = _refused_partitions(transaction, request, transaction.partitions, context)
     if refused is not None:
         return Decision(None, refused)
     if TABLE[transaction.state, Event.ADD] is Step.HOLD:
         return context.hold(request.caller, "the last transaction is being completed")
     if not transaction.is_open:
-        record = begin(
-            transaction, context, timeout_ms=transaction.timeout_ms, client_version=client_version,
-            partitions=_union((), request.partitions),
-        )
+        record = begin_own(
+            transaction, context, client_version=client_version, partitions=_union((), request.partitions))
         return Decision(record, _all_registered(record, request))
     if set(request.partitions) <= set(transaction.partitions):
         return Decision(None, _all_registered(transaction, request), confirm=True)
@@ -101,6 +101,15 @@ def _add(
         last_update_ms=context.now.wall,
     )
     return Decision(record, _all_registered(record, request))
+
+
+def _refuse_kept(transaction: Transaction) -> None:
+    """A producer that has kept its predecessor's transaction can only end it (KIP-939). Raises Refusal."""
+    if transaction.is_open and transaction.is_kept:
+        raise Refusal(
+            ErrorCode.INVALID_TXN_STATE,
+            "the transaction was kept for its outcome: it takes no more records, only a commit or an abort",
+        )
 
 
 # --- members of a multi-writer transaction ------------------------------------------------------------------------

@@ -31,6 +31,10 @@ from hapax.core.types import (
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 NO_TIMESTAMP: Final = TimestampMs(-1)
 NO_TRANSACTION: Final = Serial(0)   # the serials of transactions count from 1
+NO_LIMIT: Final = Millis(2**63 - 1)
+"""Limit of a transaction under two-phase commit: no time-out ends it."""
+NO_TIMEOUT_MS: Final = 2**31 - 1
+"""How Kafka writes that the transactions of a producer have no time limit (KIP-939)."""
 _NO_TIME: Final = Millis(0)
 FIRST_EPOCH: Final = ProducerEpoch(0)
 LAST_EPOCH: Final = ProducerEpoch(MAX_PRODUCER_EPOCH - 1)
@@ -238,7 +242,13 @@ class Transaction:
     previous_producer_id: ProducerId = NO_PRODUCER_ID
     """The exhausted producer id that was replaced, for retries across the change."""
     next_producer_id: ProducerId = NO_PRODUCER_ID
-    """In PREPARE_*: the producer id that replaces the exhausted one at completion. The client knows it already."""
+    """In PREPARE_*: the producer id that replaces the exhausted one at completion. The client knows it already. Of a
+    kept transaction: the producer id of its new holder, in ONGOING too."""
+    next_producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+    """Set: a producer has kept the open transaction of its predecessor (KIP-939), and this is its own epoch. The
+    transaction's records, and so its markers, have `producer_id` and `producer_epoch`."""
+    two_phase: bool = False
+    """Whether the producer takes part in two-phase commit: then its transactions have no time limit."""
     timeout_ms: int = 60_000
     client_version: int = 1                 # transactions version of the client: 1 or 2
     partitions: tuple[TransactionPartition, ...] = ()
@@ -277,9 +287,22 @@ class Transaction:
     @property
     def identity(self) -> ProducerIdentity:
         """The identity of the single writer's next call; (-1, -1) while the id has no producer id."""
+        if self.is_kept:
+            return ProducerIdentity(self.next_producer_id, self.next_producer_epoch)
         if self.next_producer_id != NO_PRODUCER_ID:
             return ProducerIdentity(self.next_producer_id, FIRST_EPOCH)
         return ProducerIdentity(self.producer_id, self.producer_epoch)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether another producer than the open or deciding transaction's own holds the id, and kept it."""
+        return self.next_producer_epoch != NO_PRODUCER_EPOCH
+
+    @property
+    def has_no_limit(self) -> bool:
+        """Whether the open or deciding transaction takes part in two-phase commit. Only its holder, a newer holder of
+        the id and an operator decide it."""
+        return self.limit_ms == NO_LIMIT
 
     @property
     def last_identity(self) -> ProducerIdentity | None:
@@ -293,7 +316,8 @@ class Transaction:
 
     @property
     def epoch_exhausted(self) -> bool:
-        return self.producer_epoch >= LAST_EPOCH
+        """Whether the single writer needs another producer id for its next epoch."""
+        return self.identity.producer_epoch >= LAST_EPOCH
 
     @property
     def highest_producer_id(self) -> ProducerId:

@@ -70,6 +70,7 @@ class Limits:
     """A call that meets an unfinished transaction is held for this time. Then it gets CONCURRENT_TRANSACTIONS."""
     max_scopes: int = 100                               # transaction.max.scopes: of one transactional id
     max_members: int = 1000                             # transaction.max.members: of one multi-writer transaction
+    two_phase_commit: bool = False                      # transaction.two.phase.commit.enable
 
 
 # --- requests -----------------------------------------------------------------------------------------------------
@@ -92,8 +93,8 @@ class InitProducerId:
     caller: Caller
     producer_id: ProducerId = NO_PRODUCER_ID            # with an epoch: the producer recovers (KIP-360)
     producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
-    enable_two_phase_commit: bool = False
-    keep_prepared: bool = False
+    enable_two_phase_commit: bool = False               # KIP-939: its transactions have no time limit
+    keep_prepared: bool = False                         # KIP-939: an open transaction stays open
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,9 +256,18 @@ class FenceProducer:
     serial: Serial = NO_TRANSACTION                     # only while this transaction is open; 0: in any case
 
 
+@dataclass(frozen=True, slots=True)
+class CommitPrepared:
+    """An operator commits a transaction under two-phase commit, in place of its producer, which is fenced."""
+
+    transactional_id: str
+    serial: Serial
+    caller: Caller
+
+
 Request = (
     InitProducerId | AddPartitionsToTxn | VerifyPartitions | EndTxn | JoinTransaction | RenewTransaction
-    | EndTransaction | GetCommitToken | AbortHanging | EnsureTransactionalId | FenceProducer
+    | EndTransaction | GetCommitToken | AbortHanging | EnsureTransactionalId | FenceProducer | CommitPrepared
 )
 
 
@@ -323,6 +333,14 @@ class Decision:
 # The reply to InitProducerId, and to EndTxn of version 2, is the `ProducerIdentity` that the producer uses next.
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The reply to an InitProducerId that has kept an open transaction (KIP-939)."""
+
+    identity: ProducerIdentity                          # of the caller, with which it ends the transaction
+    ongoing: ProducerIdentity                           # of the transaction, as its producer saved it
+
+
 class EndOutcome(IntEnum):
     """As in `hapax.v1.Outcome`."""
 
@@ -386,7 +404,8 @@ class InstanceFenced:
 
 
 Reply = (
-    ProducerIdentity | PartitionResults | Joined | Renewed | Ended | CommitTokenFound | HangingAborted | InstanceFenced
+    ProducerIdentity | Kept | PartitionResults | Joined | Renewed | Ended | CommitTokenFound | HangingAborted
+    | InstanceFenced
 )
 
 

@@ -12,6 +12,7 @@ from hapax.core.transaction.fencing import current, fenced, stale_epoch_code
 from hapax.core.transaction.record import (
     FIRST_EPOCH,
     LAST_EPOCH,
+    NO_TIMEOUT_MS,
     NO_TIMESTAMP,
     CommittedToken,
     FencingCause,
@@ -39,7 +40,8 @@ from hapax.core.transaction.steps import (
     raise_epoch,
     replace_producer_id,
 )
-from hapax.core.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from hapax.core.transaction.two_phase import check_two_phase, keep_open
+from hapax.core.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch
 
 # --- InitProducerId -----------------------------------------------------------------------------------------------
 
@@ -53,9 +55,11 @@ def init_producer_id(
         created = Transaction(transactional_id=request.transactional_id, state=State.EMPTY)
         return _first_identity(created, request, context)
     recovers = _recovering_identity(transaction, request)
-    outcome = TABLE[transaction.state, Event.INITIALIZE]
+    outcome = TABLE[transaction.state, Event.KEEP if request.keep_prepared else Event.INITIALIZE]
     if outcome is Step.HOLD:
         return context.hold(request.caller, "the last transaction is being completed")
+    if outcome is State.ONGOING:
+        return keep_open(transaction, request, context)
     if outcome is State.PREPARE_EPOCH_FENCE:
         return _abort_open(transaction, recovers, request, context)
     if transaction.producer_id == NO_PRODUCER_ID:
@@ -65,15 +69,18 @@ def init_producer_id(
 
 def _check_init(request: InitProducerId, context: Context) -> None:
     check_transactional_id(request.transactional_id)
-    if request.enable_two_phase_commit or request.keep_prepared:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "two-phase commit is not available: nothing can be kept prepared")
-    if not 0 < request.timeout_ms <= context.max_timeout_ms:
+    if request.enable_two_phase_commit:
+        check_two_phase(request, context)
+    elif not 0 < request.timeout_ms <= context.max_timeout_ms:
         raise Refusal(
             ErrorCode.INVALID_TRANSACTION_TIMEOUT,
             f"{request.timeout_ms} ms is not within 1 to {context.max_timeout_ms} ms{by_policy(context)}",
         )
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         raise Refusal(ErrorCode.INVALID_REQUEST, "a producer id and its epoch come together or not at all")
+    if request.keep_prepared and request.producer_id != NO_PRODUCER_ID:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST, "a producer that starts keeps a transaction; one that recovers aborts it")
 
 
 def _recovering_identity(transaction: Transaction, request: InitProducerId) -> ProducerIdentity | None:
@@ -138,7 +145,8 @@ def _initialized(transaction: Transaction, request: InitProducerId, context: Con
     record = replace(
         transaction,
         state=State.EMPTY,
-        timeout_ms=request.timeout_ms,
+        two_phase=request.enable_two_phase_commit,
+        timeout_ms=NO_TIMEOUT_MS if request.enable_two_phase_commit else request.timeout_ms,
         holder=Holder(request.caller.client_id, request.caller.peer),
         last_update_ms=context.now.wall,
         start_ms=NO_TIMESTAMP,
@@ -167,6 +175,8 @@ def end_txn(
         # Markers of version 1 do not raise the epoch, also where version 2 registered the partitions.
         if transaction.client_version != 1:
             transaction = replace(transaction, client_version=1)
+        if transaction.is_kept:  # but those of a kept transaction do, because its producer is fenced
+            transaction = replace(transaction, producer_epoch=ProducerEpoch(transaction.producer_epoch + 1))
         record = decide(transaction, context, commit=request.commit)
         return Decision(record, record.identity)
     return end_raised(opened(transaction, context, client_version=2), request.commit, context)

@@ -26,7 +26,8 @@ from hapax.core.errors import ErrorCode
 
 
 class State(IntEnum):
-    """The status byte of the transaction log, with Kafka's values. 8 is kept for two-phase commit's PREPARED."""
+    """The status byte of the transaction log, with Kafka's values. A prepared transaction of two-phase commit (KIP-939)
+    is ONGOING: only its producer knows that it is prepared."""
 
     EMPTY = 0
     ONGOING = 1
@@ -47,6 +48,7 @@ class Event(Enum):
     """What can happen to a transactional id, after the caller's identity was checked."""
 
     INITIALIZE = "InitProducerId, or a newer commit token"
+    KEEP = "InitProducerId that keeps an open transaction (KIP-939)"
     ADD = "partitions or offsets are registered"
     VERIFY = "a broker asks whether partitions are registered"
     COMMIT_V1 = "EndTxn(commit), transactions version 1"
@@ -81,6 +83,7 @@ _COLUMNS: Final = (_EMPTY, _OPEN, _P_COMMIT, _P_ABORT, _COMMIT, _ABORT)
 _ROWS: Final[dict[Event, tuple[Outcome, ...]]] = {
     #                    EMPTY     ONGOING    PREPARE_COMMIT  PREPARE_ABORT  COMPLETE_COMMIT  COMPLETE_ABORT
     Event.INITIALIZE:   (_EMPTY,   _FENCE,    _HOLD,          _HOLD,         _EMPTY,          _EMPTY),
+    Event.KEEP:         (_EMPTY,   _OPEN,     _HOLD,          _HOLD,         _EMPTY,          _EMPTY),
     Event.ADD:          (_OPEN,    _OPEN,     _HOLD,          _HOLD,         _OPEN,           _OPEN),
     Event.VERIFY:       (_ANSWER,  _ANSWER,   _HOLD,          _HOLD,         _ANSWER,         _ANSWER),
     Event.COMMIT_V1:    (_INVALID, _P_COMMIT, _HOLD,          _INVALID,      _ANSWER,         _INVALID),

@@ -15,6 +15,8 @@ from hapax.core.transaction.policy import UNLIMITED, TransactionPolicy
 from hapax.core.transaction.record import (
     FIRST_EPOCH,
     LAST_EPOCH,
+    NO_LIMIT,
+    NO_TIMEOUT_MS,
     CommittedToken,
     Fencing,
     FencingCause,
@@ -114,20 +116,46 @@ def begin(
     )
 
 
+def begin_own(
+    transaction: Transaction,
+    context: Context,
+    *,
+    client_version: int,
+    partitions: tuple[TransactionPartition, ...] = (),
+) -> Transaction:
+    """Opens the next transaction of the single writer. Under two-phase commit it has no limit."""
+    timeout = NO_TIMEOUT_MS if transaction.two_phase else transaction.timeout_ms
+    begun = begin(
+        transaction, context, timeout_ms=timeout, client_version=client_version, partitions=partitions)
+    return replace(begun, limit_ms=NO_LIMIT) if transaction.two_phase else begun
+
+
 def opened(transaction: Transaction, context: Context, *, client_version: int) -> Transaction:
-    """The open transaction. Where none is open, a new one without partitions, so that the end of an empty transaction
-    has a serial too."""
+    """The open transaction. Where none is open, a new one of the single writer without partitions, so that the end of
+    an empty transaction has a serial too."""
     if transaction.is_open:
         return transaction
-    return begin(transaction, context, timeout_ms=transaction.timeout_ms, client_version=client_version)
+    return begin_own(transaction, context, client_version=client_version)
 
 
 def raise_epoch(
     transaction: Transaction, *, by_itself: bool, next_producer_id: ProducerId = NO_PRODUCER_ID
 ) -> Transaction:
     """Raises the epoch by one. `by_itself`: the producer asked for it, so its retries under the old epoch are
-    recognised.
+    recognised. Of a kept transaction, both epochs rise: the transaction's own, which its markers have, and the
+    holder's, so that what former holders sent is refused after the decision too.
     """
+    if transaction.is_kept:
+        holder = transaction.identity
+        rotated = next_producer_id != NO_PRODUCER_ID
+        return replace(
+            transaction,
+            producer_epoch=ProducerEpoch(transaction.producer_epoch + 1),
+            last_producer_epoch=holder.producer_epoch if by_itself else NO_PRODUCER_EPOCH,
+            previous_producer_id=holder.producer_id,
+            next_producer_id=next_producer_id if rotated else holder.producer_id,
+            next_producer_epoch=FIRST_EPOCH if rotated else ProducerEpoch(holder.producer_epoch + 1),
+        )
     last = transaction.producer_epoch if by_itself else NO_PRODUCER_EPOCH
     return replace(
         transaction,
@@ -176,7 +204,22 @@ def complete(transaction: Transaction, now: Now) -> Transaction:
         limit_ms=Millis(0),
         last_update_ms=now.wall,
     )
+    if done.is_kept:
+        return _passed_on(done)
     return done if done.next_producer_id == NO_PRODUCER_ID else replace_producer_id(done, done.next_producer_id)
+
+
+def _passed_on(transaction: Transaction) -> Transaction:
+    """After the decision of a kept transaction: only the identity of its holder is left."""
+    identity, former = transaction.identity, transaction.previous_producer_id
+    return replace(
+        transaction,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        previous_producer_id=NO_PRODUCER_ID if former == identity.producer_id else former,
+        next_producer_id=NO_PRODUCER_ID,
+        next_producer_epoch=NO_PRODUCER_EPOCH,
+    )
 
 
 def replace_producer_id(transaction: Transaction, producer_id: ProducerId) -> Transaction:
@@ -190,13 +233,15 @@ def replace_producer_id(transaction: Transaction, producer_id: ProducerId) -> Tr
     )
 
 
-def fence(transaction: Transaction, context: Context, cause: FencingCause, caller: Caller | None) -> Transaction:
+def fence(
+    transaction: Transaction, context: Context, cause: FencingCause, caller: Caller | None, *, commit: bool = False
+) -> Transaction:
     """Aborts the open transaction against its producer's will, under a raised epoch (of every member, where it has
-    members)."""
+    members). `commit`: an operator commits it instead."""
     fencing = describe_fence(transaction, context.now, cause, caller)
     if not transaction.is_multi_writer:
         transaction = raise_epoch(transaction, by_itself=False)
-    return decide(replace(transaction, fencing=fencing), context, commit=False)
+    return decide(replace(transaction, fencing=fencing), context, commit=commit)
 
 
 def describe_fence(
@@ -204,13 +249,14 @@ def describe_fence(
 ) -> Fencing:
     """Describes a fencing of the current producer, or of all members of the open transaction."""
     of_members = transaction.is_multi_writer
+    producer_id, epoch = transaction.identity
     return Fencing(
         cause=cause,
         at_ms=now.wall,
         client_id=caller.client_id if caller else "",
         peer=caller.peer if caller else "",
-        fenced_producer_id=NO_PRODUCER_ID if of_members else transaction.producer_id,
-        fenced_epoch=NO_PRODUCER_EPOCH if of_members else transaction.producer_epoch,
+        fenced_producer_id=NO_PRODUCER_ID if of_members else producer_id,
+        fenced_epoch=NO_PRODUCER_EPOCH if of_members else epoch,
         serial=transaction.serial,
         fenced=None if of_members else transaction.holder,
     )

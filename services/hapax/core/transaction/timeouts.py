@@ -15,7 +15,8 @@ from hapax.core.types import NO_PRODUCER_ID, Now, ProducerId
 
 
 def time_out(transaction: Transaction, context: Context) -> Decision | None:
-    """Aborts the open transaction if its limit has passed, under a raised epoch."""
+    """Aborts the open transaction if its limit has passed, under a raised epoch. A transaction under two-phase commit
+    has none: it may be prepared, and its outcome decided elsewhere."""
     if TABLE[transaction.state, Event.TIME_OUT] is not State.PREPARE_EPOCH_FENCE:
         return None
     if context.elapsed_ms < transaction.limit_ms:

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any, Final, Protocol
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.transaction.record import Transaction
+from hapax.core.transaction.record import NO_TIMEOUT_MS, Transaction
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import DescribeTransactionsResponse
 
@@ -49,7 +49,7 @@ def _state(transactional_id: str, transaction: Transaction) -> Any:
     partitions = sorted({(each.topic, each.partition) for each in transaction.every_partition}) if running else []
     return TransactionState(
         error_code=0, transactional_id=transactional_id, transaction_state=transaction.state.kafka_name,
-        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_timeout_ms=NO_TIMEOUT_MS if transaction.has_no_limit else transaction.timeout_ms,
         transaction_start_time_ms=transaction.start_ms if running else -1,
         producer_id=transaction.producer_id, producer_epoch=transaction.producer_epoch,
         topics=[

@@ -19,11 +19,13 @@ from hapax.core.control import Marker as ControlMarker
 from hapax.core.transaction.record import Delta, Token, Transaction, TransactionPartition
 from hapax.core.transaction.requests import (
     AddPartitionsToTxn,
+    CommitPrepared,
     EndOutcome,
     EndTransaction,
     EndTxn,
     InitProducerId,
     JoinTransaction,
+    Kept,
     Limits,
     MarkerResult,
     SendMarkers,
@@ -55,7 +57,7 @@ class Transactions(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(Limits(max_members=50))
+        self.world = World(Limits(max_members=50, two_phase_commit=True))
         self.world.next_id = 1
         self.world.stored = self._stored
         self.producers = {name: Producer(name, APP, 1 if name == "v" else 2, 0) for name in "pqv"}
@@ -110,16 +112,68 @@ class Transactions(RuleBasedStateMachine):
 
     @initialize(name=st.sampled_from(["p", "q", "v"]))
     def begin(self, name: str) -> None:
-        self.initialise(name, recover=False)
+        self.initialise(name, recover=False, two_phase=False)
 
-    @rule(name=st.sampled_from(["p", "q", "v"]), recover=st.booleans())
-    def initialise(self, name: str, recover: bool) -> None:
+    @rule(name=st.sampled_from(["p", "q", "v"]), recover=st.booleans(), two_phase=st.sampled_from([False, False, True]))
+    def initialise(self, name: str, recover: bool, two_phase: bool) -> None:
         self.latest = name
         producer = self.producers[name]
         producer.connection = self._new_connection()
         identity = producer.identity if recover else (-1, -1)
-        request = InitProducerId(APP, 60_000, self.world.caller(producer), *identity)  # type: ignore[arg-type]
+        request = InitProducerId(APP, 60_000, self.world.caller(producer), *identity, two_phase)  # type: ignore[arg-type]
         self._do(self._ask(producer, "init_producer_id", request, lambda reply: producer.become(*reply)))
+
+    @rule(name=st.sampled_from(["", "", "p", "q", "v"]), two_phase=st.booleans(), lost=st.booleans())
+    def keep(self, name: str, two_phase: bool, lost: bool) -> None:
+        """KIP-939: the open transaction stays open, with its identity and its records."""
+        self.latest = name or self.latest
+        producer = self._producer(name)
+        producer.connection = self._new_connection()
+        before = self.world.shard.transactions.get(APP)
+        request = InitProducerId(APP, 60_000, self.world.caller(producer), -1, -1, two_phase, True)  # type: ignore[arg-type]
+
+        def kept(reply: Any) -> None:
+            if isinstance(reply, Kept):
+                assert before is not None and reply.ongoing == (before.producer_id, before.producer_epoch)
+                assert reply.identity != before.identity
+            if not lost:
+                producer.become(*(reply.identity if isinstance(reply, Kept) else reply))
+
+        self._do(self._ask(producer, "init_producer_id", request, kept))
+        after = self.world.shard.transactions.get(APP)
+        if before is not None and before.is_open:
+            assert after is not None and after.is_open, "it was kept"
+            assert (after.serial, after.every_partition) == (before.serial, before.every_partition)
+
+    @rule(commit=st.booleans(), where=partitions, holders=st.integers(1, 2))
+    def prepare_and_decide_later(self, commit: bool, where: str, holders: int) -> None:
+        """A producer prepares and dies; days later, its successor decides."""
+        self._settle()
+        self.initialise("p", recover=False, two_phase=True)
+        self._settle()
+        self.write("p", where)
+        self.wait(10 * 86_400_000)
+        for _ in range(holders):
+            self.keep("q", two_phase=True, lost=False)
+        self.an_earlier_holder_ends("p", not commit)
+        self.end("q", commit)
+
+    @rule(name=st.sampled_from("pq"), commit=st.booleans())
+    def an_earlier_holder_ends(self, name: str, commit: bool) -> None:
+        """Its decision comes to nothing while another holds the id."""
+        before = self.world.shard.transactions.get(APP)
+        producer = self.producers[name]
+        self._do(self._end(producer, commit))
+        if before is not None and before.is_kept and before.is_open and producer.identity != before.identity:
+            assert self.world.shard.transactions[APP] == before, "a zombie has decided"
+
+    @rule()
+    def an_operator_commits(self) -> None:
+        live = self.world.shard.transactions.get(APP)
+        if live is not None and live.has_no_limit:
+            operator = Producer("operator", APP, 2)
+            request = CommitPrepared(APP, live.serial, self.world.caller(operator))
+            self._do(self._ask(operator, "commit_prepared", request, lambda reply: self._told(True)))
 
     @rule(name=producers, where=partitions)
     def write(self, name: str, where: str) -> None:
@@ -168,7 +222,7 @@ class Transactions(RuleBasedStateMachine):
         """A whole transaction, up to some of its markers."""
         self._settle()
         if starts or self._producer(name).producer_id < 0:
-            self.initialise(name or self.latest, recover=False)
+            self.initialise(name or self.latest, recover=False, two_phase=False)
         if age:
             self._live_long(age)
         for where in written:
@@ -351,7 +405,11 @@ class Transactions(RuleBasedStateMachine):
 
     @rule(milliseconds=st.sampled_from([1, 400, 1000, 59_000]))
     def wait(self, milliseconds: int) -> None:
+        before = self.world.shard.transactions.get(APP)
         self._do(lambda: self.world.advance(milliseconds))
+        if before is not None and before.is_open and before.has_no_limit:
+            after = self.world.shard.transactions[APP]
+            assert after.serial == before.serial and after.is_open, "time has ended a prepared transaction"
 
     def _live_long(self, epoch: int) -> None:
         """As if the id had gone through so many epochs, here and at the partitions."""
@@ -431,6 +489,10 @@ class Transactions(RuleBasedStateMachine):
         self.world.postponing = False
         self.the_log_gives_the_live_state_back()
         self.world.take_over()
+        self.world.held.clear()
+        opened = self.world.shard.transactions.get(APP)
+        if opened is not None and opened.is_open and opened.has_no_limit:
+            self.initialise("p", recover=False, two_phase=False)
         for _ in range(3):
             self.world.advance(60_000)
             if APP in self.world.outgoing:

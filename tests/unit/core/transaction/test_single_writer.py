@@ -72,8 +72,8 @@ def test_each_initialisation_fences_the_one_before_and_says_so() -> None:
     [
         ({"timeout_ms": 0}, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
         ({"timeout_ms": 900_001}, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
-        ({"keep_prepared": True}, ErrorCode.INVALID_REQUEST),
-        ({"enable_two_phase_commit": True}, ErrorCode.INVALID_REQUEST),
+        ({"keep_prepared": True, "producer_id": 1000, "producer_epoch": 0}, ErrorCode.INVALID_REQUEST),
+        ({"enable_two_phase_commit": True}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
         ({"transactional_id": ""}, ErrorCode.INVALID_REQUEST),
         ({"transactional_id": 32_768 * "a"}, ErrorCode.INVALID_REQUEST),
         ({"transactional_id": 16_384 * "\u00e4"}, ErrorCode.INVALID_REQUEST),

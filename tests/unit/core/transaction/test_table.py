@@ -16,6 +16,7 @@ STATES = ["EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMI
 V1 = """
                   EMPTY      ONGOING         PREPARE_COMMIT PREPARE_ABORT COMPLETE_COMMIT COMPLETE_ABORT
 initialize        EMPTY      PREPARE_ABORT   held           held          EMPTY           EMPTY
+keep              EMPTY      ONGOING         held           held          EMPTY           EMPTY
 add               ONGOING    ONGOING         held           held          ONGOING         ONGOING
 add-same          ONGOING    answer          held           held          ONGOING         ONGOING
 verify            answer     answer          held           held          answer          answer
@@ -32,6 +33,7 @@ expire            dead       nothing         nothing        nothing       dead  
 V2 = """
                   EMPTY      ONGOING         PREPARE_COMMIT PREPARE_ABORT COMPLETE_COMMIT COMPLETE_ABORT
 initialize        EMPTY      PREPARE_ABORT   held           held          EMPTY           EMPTY
+keep              EMPTY      ONGOING         held           held          EMPTY           EMPTY
 recover           EMPTY      PREPARE_ABORT   held           held          EMPTY           EMPTY
 add               ONGOING    ONGOING         held           held          ONGOING         ONGOING
 add-same          ONGOING    answer          held           held          ONGOING         ONGOING
@@ -82,6 +84,8 @@ def outcome(driver: Driver, event: str, version: int) -> str:
         match event:
             case "initialize":
                 answer = shard.init_producer_id(driver.init(), now)
+            case "keep":
+                answer = shard.init_producer_id(driver.init(keep_prepared=True), now)
             case "recover":
                 answer = shard.init_producer_id(driver.init(me), now)
             case "add" if version == 1:

@@ -292,7 +292,7 @@ class Fencing(_message.Message):
     def __init__(self, cause: _Optional[str] = ..., at_ms: _Optional[int] = ..., client_id: _Optional[str] = ..., peer: _Optional[str] = ..., fenced_client_id: _Optional[str] = ..., fenced_peer: _Optional[str] = ..., fenced_epoch: _Optional[int] = ..., serial: _Optional[int] = ...) -> None: ...
 
 class DescribeTransactionalIdResponse(_message.Message):
-    __slots__ = ("error", "reason", "state", "producer_id", "producer_epoch", "timeout_ms", "opened_ms", "partitions", "partition_count", "instance", "holder_client_id", "holder_peer", "decided", "committed", "decided_ms", "tokens", "fencing", "serial", "open_token")
+    __slots__ = ("error", "reason", "state", "producer_id", "producer_epoch", "timeout_ms", "opened_ms", "partitions", "partition_count", "instance", "holder_client_id", "holder_peer", "decided", "committed", "decided_ms", "tokens", "fencing", "serial", "open_token", "two_phase", "holder_producer_id", "holder_producer_epoch")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -312,6 +312,9 @@ class DescribeTransactionalIdResponse(_message.Message):
     FENCING_FIELD_NUMBER: _ClassVar[int]
     SERIAL_FIELD_NUMBER: _ClassVar[int]
     OPEN_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TWO_PHASE_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     error: int
     reason: str
     state: str
@@ -331,7 +334,10 @@ class DescribeTransactionalIdResponse(_message.Message):
     fencing: Fencing
     serial: int
     open_token: LastCommitToken
-    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., state: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., opened_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_lease_pb2.Partition, _Mapping]]] = ..., partition_count: _Optional[int] = ..., instance: _Optional[str] = ..., holder_client_id: _Optional[str] = ..., holder_peer: _Optional[str] = ..., decided: _Optional[bool] = ..., committed: _Optional[bool] = ..., decided_ms: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[LastCommitToken, _Mapping]]] = ..., fencing: _Optional[_Union[Fencing, _Mapping]] = ..., serial: _Optional[int] = ..., open_token: _Optional[_Union[LastCommitToken, _Mapping]] = ...) -> None: ...
+    two_phase: bool
+    holder_producer_id: int
+    holder_producer_epoch: int
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., state: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., opened_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_lease_pb2.Partition, _Mapping]]] = ..., partition_count: _Optional[int] = ..., instance: _Optional[str] = ..., holder_client_id: _Optional[str] = ..., holder_peer: _Optional[str] = ..., decided: _Optional[bool] = ..., committed: _Optional[bool] = ..., decided_ms: _Optional[int] = ..., tokens: _Optional[_Iterable[_Union[LastCommitToken, _Mapping]]] = ..., fencing: _Optional[_Union[Fencing, _Mapping]] = ..., serial: _Optional[int] = ..., open_token: _Optional[_Union[LastCommitToken, _Mapping]] = ..., two_phase: _Optional[bool] = ..., holder_producer_id: _Optional[int] = ..., holder_producer_epoch: _Optional[int] = ...) -> None: ...
 
 class EnsureTransactionalIdRequest(_message.Message):
     __slots__ = ("transactional_id",)
@@ -366,6 +372,30 @@ class FenceProducerRequest(_message.Message):
     def __init__(self, transactional_id: _Optional[str] = ..., instance: _Optional[str] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., serial: _Optional[int] = ...) -> None: ...
 
 class FenceProducerResponse(_message.Message):
+    __slots__ = ("error", "reason", "producer_id", "producer_epoch")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    reason: str
+    producer_id: int
+    producer_epoch: int
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
+
+class CommitPreparedRequest(_message.Message):
+    __slots__ = ("transactional_id", "serial", "client_id", "host")
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    SERIAL_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    transactional_id: str
+    serial: int
+    client_id: str
+    host: str
+    def __init__(self, transactional_id: _Optional[str] = ..., serial: _Optional[int] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ...) -> None: ...
+
+class CommitPreparedResponse(_message.Message):
     __slots__ = ("error", "reason", "producer_id", "producer_epoch")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]

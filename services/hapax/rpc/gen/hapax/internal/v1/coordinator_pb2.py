@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from hapax.rpc.gen.hapax.internal.v1 import common_pb2 as hapax_dot_internal_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#hapax/internal/v1/coordinator.proto\x12\x11hapax.internal.v1\x1a\x1ehapax/internal/v1/common.proto\"\xba\x01\n\x17VerifyPartitionsRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x03 \x01(\x05\x12\x35\n\npartitions\x18\x04 \x03(\x0b\x32!.hapax.internal.v1.TopicPartition\x12\x0b\n\x03\x61\x64\x64\x18\x05 \x01(\x08\x12\x14\n\x0c\x61\x66ter_serial\x18\x06 \x01(\x03\"\xa4\x01\n\x18VerifyPartitionsResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05shard\x18\x03 \x01(\x05\x12\x13\n\x0bshard_epoch\x18\x04 \x01(\x05\x12\x0e\n\x06serial\x18\x05 \x01(\x03\x12\x35\n\npartitions\x18\x06 \x03(\x0b\x32!.hapax.internal.v1.PartitionError\"\xfb\x01\n\x13\x41\x62ortHangingRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x03 \x01(\x05\x12\x34\n\tpartition\x18\x04 \x01(\x0b\x32!.hapax.internal.v1.TopicPartition\x12\x14\n\x0c\x66irst_offset\x18\x05 \x01(\x03\x12\x17\n\x0fown_shards_only\x18\x06 \x01(\x08\x12\x0e\n\x06serial\x18\x07 \x01(\x03\x12\x18\n\x0blast_offset\x18\x08 \x01(\x03H\x00\x88\x01\x01\x42\x0e\n\x0c_last_offset\"E\n\x14\x41\x62ortHangingResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06shards\x18\x03 \x03(\x05\"\x9c\x01\n\rOffsetsMarker\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x08\x12\x19\n\x11\x63oordinator_epoch\x18\x04 \x01(\x05\x12\x0e\n\x06serial\x18\x05 \x01(\x03\x12\x14\n\x0cgroup_shards\x18\x06 \x03(\x05\x12\r\n\x05shard\x18\x07 \x01(\x05\"O\n\x1aWriteOffsetsMarkersRequest\x12\x31\n\x07markers\x18\x01 \x03(\x0b\x32 .hapax.internal.v1.OffsetsMarker\"L\n\x13OffsetsMarkerResult\x12\x35\n\npartitions\x18\x01 \x03(\x0b\x32!.hapax.internal.v1.PartitionError\"V\n\x1bWriteOffsetsMarkersResponse\x12\x37\n\x07results\x18\x01 \x03(\x0b\x32&.hapax.internal.v1.OffsetsMarkerResult2\xde\x01\n\x0eTxnCoordinator\x12k\n\x10VerifyPartitions\x12*.hapax.internal.v1.VerifyPartitionsRequest\x1a+.hapax.internal.v1.VerifyPartitionsResponse\x12_\n\x0c\x41\x62ortHanging\x12&.hapax.internal.v1.AbortHangingRequest\x1a\'.hapax.internal.v1.AbortHangingResponse2\x88\x01\n\x10GroupCoordinator\x12t\n\x13WriteOffsetsMarkers\x12-.hapax.internal.v1.WriteOffsetsMarkersRequest\x1a..hapax.internal.v1.WriteOffsetsMarkersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#hapax/internal/v1/coordinator.proto\x12\x11hapax.internal.v1\x1a\x1ehapax/internal/v1/common.proto\"\xba\x01\n\x17VerifyPartitionsRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x03 \x01(\x05\x12\x35\n\npartitions\x18\x04 \x03(\x0b\x32!.hapax.internal.v1.TopicPartition\x12\x0b\n\x03\x61\x64\x64\x18\x05 \x01(\x08\x12\x14\n\x0c\x61\x66ter_serial\x18\x06 \x01(\x03\"\xa4\x01\n\x18VerifyPartitionsResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05shard\x18\x03 \x01(\x05\x12\x13\n\x0bshard_epoch\x18\x04 \x01(\x05\x12\x0e\n\x06serial\x18\x05 \x01(\x03\x12\x35\n\npartitions\x18\x06 \x03(\x0b\x32!.hapax.internal.v1.PartitionError\"\xfb\x01\n\x13\x41\x62ortHangingRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x03 \x01(\x05\x12\x34\n\tpartition\x18\x04 \x01(\x0b\x32!.hapax.internal.v1.TopicPartition\x12\x14\n\x0c\x66irst_offset\x18\x05 \x01(\x03\x12\x17\n\x0fown_shards_only\x18\x06 \x01(\x08\x12\x0e\n\x06serial\x18\x07 \x01(\x03\x12\x18\n\x0blast_offset\x18\x08 \x01(\x03H\x00\x88\x01\x01\x42\x0e\n\x0c_last_offset\"W\n\x14\x41\x62ortHangingResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06shards\x18\x03 \x03(\x05\x12\x10\n\x08no_limit\x18\x04 \x01(\x08\"\x9c\x01\n\rOffsetsMarker\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x08\x12\x19\n\x11\x63oordinator_epoch\x18\x04 \x01(\x05\x12\x0e\n\x06serial\x18\x05 \x01(\x03\x12\x14\n\x0cgroup_shards\x18\x06 \x03(\x05\x12\r\n\x05shard\x18\x07 \x01(\x05\"O\n\x1aWriteOffsetsMarkersRequest\x12\x31\n\x07markers\x18\x01 \x03(\x0b\x32 .hapax.internal.v1.OffsetsMarker\"L\n\x13OffsetsMarkerResult\x12\x35\n\npartitions\x18\x01 \x03(\x0b\x32!.hapax.internal.v1.PartitionError\"V\n\x1bWriteOffsetsMarkersResponse\x12\x37\n\x07results\x18\x01 \x03(\x0b\x32&.hapax.internal.v1.OffsetsMarkerResult2\xde\x01\n\x0eTxnCoordinator\x12k\n\x10VerifyPartitions\x12*.hapax.internal.v1.VerifyPartitionsRequest\x1a+.hapax.internal.v1.VerifyPartitionsResponse\x12_\n\x0c\x41\x62ortHanging\x12&.hapax.internal.v1.AbortHangingRequest\x1a\'.hapax.internal.v1.AbortHangingResponse2\x88\x01\n\x10GroupCoordinator\x12t\n\x13WriteOffsetsMarkers\x12-.hapax.internal.v1.WriteOffsetsMarkersRequest\x1a..hapax.internal.v1.WriteOffsetsMarkersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,17 +39,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ABORTHANGINGREQUEST']._serialized_start=447
   _globals['_ABORTHANGINGREQUEST']._serialized_end=698
   _globals['_ABORTHANGINGRESPONSE']._serialized_start=700
-  _globals['_ABORTHANGINGRESPONSE']._serialized_end=769
-  _globals['_OFFSETSMARKER']._serialized_start=772
-  _globals['_OFFSETSMARKER']._serialized_end=928
-  _globals['_WRITEOFFSETSMARKERSREQUEST']._serialized_start=930
-  _globals['_WRITEOFFSETSMARKERSREQUEST']._serialized_end=1009
-  _globals['_OFFSETSMARKERRESULT']._serialized_start=1011
-  _globals['_OFFSETSMARKERRESULT']._serialized_end=1087
-  _globals['_WRITEOFFSETSMARKERSRESPONSE']._serialized_start=1089
-  _globals['_WRITEOFFSETSMARKERSRESPONSE']._serialized_end=1175
-  _globals['_TXNCOORDINATOR']._serialized_start=1178
-  _globals['_TXNCOORDINATOR']._serialized_end=1400
-  _globals['_GROUPCOORDINATOR']._serialized_start=1403
-  _globals['_GROUPCOORDINATOR']._serialized_end=1539
+  _globals['_ABORTHANGINGRESPONSE']._serialized_end=787
+  _globals['_OFFSETSMARKER']._serialized_start=790
+  _globals['_OFFSETSMARKER']._serialized_end=946
+  _globals['_WRITEOFFSETSMARKERSREQUEST']._serialized_start=948
+  _globals['_WRITEOFFSETSMARKERSREQUEST']._serialized_end=1027
+  _globals['_OFFSETSMARKERRESULT']._serialized_start=1029
+  _globals['_OFFSETSMARKERRESULT']._serialized_end=1105
+  _globals['_WRITEOFFSETSMARKERSRESPONSE']._serialized_start=1107
+  _globals['_WRITEOFFSETSMARKERSRESPONSE']._serialized_end=1193
+  _globals['_TXNCOORDINATOR']._serialized_start=1196
+  _globals['_TXNCOORDINATOR']._serialized_end=1418
+  _globals['_GROUPCOORDINATOR']._serialized_start=1421
+  _globals['_GROUPCOORDINATOR']._serialized_end=1557
 # @@protoc_insertion_point(module_scope)

@@ -60,14 +60,16 @@ class AbortHangingRequest(_message.Message):
     def __init__(self, transactional_id: _Optional[str] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., first_offset: _Optional[int] = ..., own_shards_only: _Optional[bool] = ..., serial: _Optional[int] = ..., last_offset: _Optional[int] = ...) -> None: ...
 
 class AbortHangingResponse(_message.Message):
-    __slots__ = ("error", "reason", "shards")
+    __slots__ = ("error", "reason", "shards", "no_limit")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
+    NO_LIMIT_FIELD_NUMBER: _ClassVar[int]
     error: int
     reason: str
     shards: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., shards: _Optional[_Iterable[int]] = ...) -> None: ...
+    no_limit: bool
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., shards: _Optional[_Iterable[int]] = ..., no_limit: _Optional[bool] = ...) -> None: ...
 
 class OffsetsMarker(_message.Message):
     __slots__ = ("producer_id", "producer_epoch", "commit", "coordinator_epoch", "serial", "group_shards", "shard")
