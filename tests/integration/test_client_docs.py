@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from hapax.local.cluster import LocalCluster
@@ -21,7 +22,8 @@ def examples() -> list[tuple[int, str]]:
     ]
 
 
-async def test_the_examples_of_the_guide_run(cluster: LocalCluster) -> None:
+async def test_the_examples_of_the_guide_run(cluster_factory: Callable[..., LocalCluster]) -> None:
+    cluster = cluster_factory(settings=["transaction.two.phase.commit.enable=true"])
     names: dict[str, object] = {}
     found = examples()
     assert len(found) >= 9

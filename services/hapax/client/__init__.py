@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     )
     from hapax.client.leases import Lease, LeaseInfo, Leases, Progress
     from hapax.client.multiwriter import Joined, MultiWriter, Winner, Writer
-    from hapax.client.producer import Committed, Producer, StartFrom
+    from hapax.client.producer import Committed, PreparedTransaction, Producer, StartFrom
     from hapax.client.records import DeliveryReport, Record
     from hapax.client.replication import BrokerInfo, ReassignmentInfo, Refused, ReplicaInfo
     from hapax.client.tokens import CommitToken, Conflict, LastToken, TokenConflictError, Work
@@ -68,6 +68,7 @@ __all__ = [
     "NodeInfo",
     "NotHapaxError",
     "OffsetAndMetadata",
+    "PreparedTransaction",
     "Producer",
     "ProducerInfo",
     "Progress",
@@ -102,7 +103,7 @@ _MODULES = {
     ),
     "hapax.client.leases": ("Lease", "LeaseInfo", "Leases", "Progress"),
     "hapax.client.multiwriter": ("Joined", "MultiWriter", "Winner", "Writer"),
-    "hapax.client.producer": ("Committed", "Producer", "StartFrom"),
+    "hapax.client.producer": ("Committed", "PreparedTransaction", "Producer", "StartFrom"),
     "hapax.client.records": ("DeliveryReport", "Record"),
     "hapax.client.replication": ("BrokerInfo", "ReassignmentInfo", "Refused", "ReplicaInfo"),
     "hapax.client.tokens": ("CommitToken", "Conflict", "LastToken", "TokenConflictError", "Work"),

@@ -29,7 +29,7 @@ from hapax.client.environment import ClientPorts
 from hapax.client.errors import WrongState
 from hapax.client.member import OnPartitions
 from hapax.client.multiwriter import Joined, Winner
-from hapax.client.producer import StartFrom
+from hapax.client.producer import PreparedTransaction, StartFrom
 from hapax.client.records import DeliveryReport, Header, Record
 from hapax.client.settings import Settings
 from hapax.core.producer.states import State
@@ -189,6 +189,11 @@ class Producer(_Client[producer.Producer]):
         """As `hapax.client.Producer.identity`."""
         return self._inner.identity
 
+    @property
+    def prepared(self) -> PreparedTransaction | None:
+        """As `hapax.client.Producer.prepared`."""
+        return self._inner.prepared
+
     def send(
         self,
         topic: str,
@@ -241,6 +246,8 @@ class Producer(_Client[producer.Producer]):
     existing_topics = _waits(producer.Producer.existing_topics)
     available_partitions = _on_loop(producer.Producer.available_partitions)
     flush = _waits(producer.Producer.flush)
+    prepare = _waits(producer.Producer.prepare)
+    complete = _waits(producer.Producer.complete)
     check = _on_loop(producer.Producer.check)
     begin = _on_loop(producer.Producer.begin)
     commit = _waits(producer.Producer.commit)

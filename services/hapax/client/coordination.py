@@ -16,7 +16,7 @@ from hapax.client.metadata import CoordinatorKind
 from hapax.core.errors import ErrorCode
 from hapax.core.producer.error_kinds import ErrorKind
 from hapax.core.producer.machine import ClientProducer
-from hapax.core.producer.partition_queue import Identity
+from hapax.core.producer.partition_queue import NO_IDENTITY, Identity
 from hapax.core.producer.states import Trouble
 from hapax.core.types import ProducerEpoch, ProducerId, TopicPartition
 from hapax.wire import messages
@@ -54,6 +54,14 @@ class ConsumerGroup(NamedTuple):
     instance_id: str | None = None
 
 
+class Initialized(NamedTuple):
+    identity: Identity
+    version: int
+    """The version of transactions that the cluster supports."""
+    kept: Identity | None
+    """Of the open transaction that was kept; None: none."""
+
+
 def encode_offsets(offsets: Offsets, message: Any) -> dict[str, list[Any]]:
     """For each topic, the partitions of an OffsetCommit or TxnOffsetCommit. `message` is its class for one
     partition."""
@@ -77,20 +85,25 @@ class Coordination:
         self._machine = machine
         self._id = transactional_id
 
-    async def initialize(self, current: Identity, timeout_ms: int) -> tuple[Identity, int] | None:
-        """InitProducerId. Returns the identity, and the version of transactions that the cluster supports. None:
+    async def initialize(self, current: Identity, timeout_ms: int) -> Initialized | None:
+        """InitProducerId. A producer that starts and takes part in two-phase commit keeps an open transaction. None:
         refused for good (the machine knows). Repeats without a limit."""
+        two_phase = self._machine.options.two_phase
         Message = messages.InitProducerIdRequest
         offered: list[int] = []
 
         def request(peer: Peer) -> tuple[Any, int]:
-            version = peer.capabilities.pick(Message, at_most=5, at_least=3 if current.epoch >= 0 else 0)
+            version = (
+                peer.capabilities.pick(Message, at_most=6, at_least=6) if two_phase
+                else peer.capabilities.pick(Message, at_most=5, at_least=3 if current.epoch >= 0 else 0))
             offered[:] = [_transaction_version(peer)]
             message = Message(
                 transactional_id=self._id,
                 transaction_timeout_ms=timeout_ms,
                 producer_id=current.producer_id,
                 producer_epoch=current.epoch,
+                enable2_pc=two_phase,
+                keep_prepared_txn=two_phase and current == NO_IDENTITY,
             )
             return message, version
 
@@ -100,7 +113,17 @@ class Coordination:
             response = await self._repeat("transaction", self._id, request, lambda r: int(r.error_code))
         if response is None:
             return None
-        return Identity(ProducerId(response.producer_id), ProducerEpoch(response.producer_epoch)), offered[0]
+        if two_phase and offered[0] < 2:
+            # With one epoch for all its transactions, a producer could not tell the prepared one from the last one.
+            self._machine.fail(Trouble(
+                ErrorKind.FATAL, ErrorCode.UNSUPPORTED_VERSION,
+                "two-phase commit needs transactions version 2: finalize the feature transaction.version"))
+            return None
+        identity = Identity(ProducerId(response.producer_id), ProducerEpoch(response.producer_epoch))
+        if not two_phase or response.ongoing_txn_producer_id < 0:
+            return Initialized(identity, offered[0], None)
+        return Initialized(identity, offered[0], Identity(
+            ProducerId(response.ongoing_txn_producer_id), ProducerEpoch(response.ongoing_txn_producer_epoch)))
 
     async def add_partitions(self, partitions: tuple[TopicPartition, ...]) -> bool:
         """AddPartitionsToTxn (version 1 only)."""

@@ -262,9 +262,8 @@ class Engine:
         result = await self.coordination.initialize(current, timeout)
         if result is None:
             return
-        identity, version = result
-        self.sender.transaction_version = version
-        self.machine.initialized(identity, version)
+        self.sender.transaction_version = result.version
+        self.machine.initialized(*result)
         if self.ready is not None and not self.ready.done():
             self.ready.set_result(None)
 

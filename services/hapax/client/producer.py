@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from hapax.client.accumulator import RECORD_OVERHEAD
 from hapax.client.cluster import ClusterClient
@@ -36,7 +36,25 @@ from hapax.runtime.metrics import Metrics
 
 log = logging.getLogger("hapax.client")
 
-__all__ = ["Committed", "Producer", "StartFrom"]
+__all__ = ["Committed", "PreparedTransaction", "Producer", "StartFrom"]
+
+
+class PreparedTransaction(NamedTuple):
+    """Names a prepared transaction (KIP-939). Store its text with the system that decides the transaction, in the very
+    commit that decides it."""
+
+    producer_id: int
+    epoch: int
+
+    def __str__(self) -> str:
+        """As Kafka's clients write it: `4711:3`."""
+        return f"{self.producer_id}:{self.epoch}"
+
+    @classmethod
+    def parse(cls, text: str) -> PreparedTransaction:
+        """Raises ValueError."""
+        producer_id, _, epoch = text.partition(":")
+        return cls(int(producer_id), int(epoch))
 
 
 @dataclass(frozen=True)
@@ -79,6 +97,7 @@ class Producer:
                 idempotent=options["enable.idempotence"],
                 transactional=self._id is not None,
                 leased=start_from is not None and start_from.leased,
+                two_phase=options["transaction.two.phase.commit.enable"],
                 window=options["max.in.flight.requests.per.connection"],
                 retries=options["retries"],
                 retry_backoff_ms=options["retry.backoff.ms"],
@@ -96,7 +115,8 @@ class Producer:
 
     async def start(self) -> Self:
         """Connects. An idempotent producer gets its producer id. A transactional one fences its former instances and
-        completes the transactions that they left open. Raises RetriableError, FencedError, FatalError."""
+        completes the transactions that they left open; with two-phase commit it keeps an open one (`prepared`), for
+        `complete`. Raises RetriableError, FencedError, FatalError."""
         if self._started:
             raise WrongState("the producer was started before; make a new one")
         self._started = True
@@ -116,8 +136,8 @@ class Producer:
         return self
 
     async def close(self) -> None:
-        """Sends all waiting records (but aborts an open transaction), then disconnects, even if this call is cancelled.
-        Never raises for failed records: their futures and `flush()` report those."""
+        """Sends all waiting records (but aborts an open transaction; a prepared one stays open), then disconnects, even
+        if this call is cancelled. Never raises for failed records: their futures and `flush()` report those."""
         if self._engine.closed or not self._started:
             return
         try:
@@ -288,6 +308,45 @@ class Producer:
                 return
         await self._end("aborting")
         engine.failure = None
+
+    @property
+    def prepared(self) -> PreparedTransaction | None:
+        """The transaction that is prepared: by this producer, or by a former instance and kept by `start`. None: there
+        is none."""
+        identity = self._machine.prepared
+        return None if identity is None else PreparedTransaction(*identity)
+
+    async def prepare(self) -> PreparedTransaction:
+        """Two-phase commit (KIP-939): sends everything and waits until it is stored. From then on the transaction takes
+        no more records. Store what is returned with the other system, in the commit that decides this transaction, then
+        call `complete` with it. Raises like `commit`."""
+        self._check_usable()
+        while True:
+            await self.flush()
+            self._check_usable()
+            if self._machine.trouble is not None:
+                raise self._engine.error()
+            if not self._machine.pending and not self._engine.accumulator.open:
+                break  # else another task has sent more meanwhile
+        with self._worded():
+            return PreparedTransaction(*self._machine.prepare())
+
+    async def complete(self, decided: PreparedTransaction | None) -> bool | None:
+        """Ends the prepared transaction as the other system has decided. `decided`: the last transaction that it has
+        committed, None: it has committed none. Commits the prepared transaction if it is that one, and aborts it
+        otherwise. Returns whether it was committed. None: nothing is prepared, because a former instance has ended it
+        already. May be repeated after RetriableError. Raises like `commit`."""
+        self._check_usable()
+        if self._engine.outcome is not None:  # of a call that did not wait long enough
+            commit = self._engine.committing
+        elif self.prepared is not None:
+            commit = self.prepared == decided
+        elif self._machine.state is State.READY:
+            return None
+        else:
+            raise WrongState("no transaction is prepared: call prepare() first")
+        await (self.commit() if commit else self.abort())
+        return commit
 
     async def send_offsets(self, offsets: Offsets, group: str | ConsumerGroup) -> None:
         """Commits read positions as part of the transaction. Raises like `commit`."""

@@ -125,6 +125,10 @@ SETTINGS: Final = {
         Setting("max.in.flight.requests.per.connection", "p", 5, _whole(1, _INT32), "Batches in flight per partition."),
         Setting("transactional.id", "p", None, _optional_text, "Identifies the producer across restarts."),
         Setting("transaction.timeout.ms", "p", 60_000, _whole(1, _INT32), "Age at which a transaction is aborted."),
+        Setting(
+            "transaction.two.phase.commit.enable", "p", False, _flag,
+            "Transactions can be prepared, and have no time limit (KIP-939).",
+        ),
         Setting("partitioner", "p", "murmur2", _one_of("murmur2", "murmur2_random"), "How keys determine partitions."),
         Setting("group.id", "c", None, _optional_text, "The group that is joined, or offsets are committed for."),
         Setting(
@@ -193,6 +197,11 @@ def producer_options(given: Settings) -> Options:
     values = options._values
     if values["transactional.id"] is not None and values["enable.idempotence"] is False:
         raise SettingsError("transactional.id needs enable.idempotence=true")
+    if values["transaction.two.phase.commit.enable"]:
+        if values["transactional.id"] is None:
+            raise SettingsError("transaction.two.phase.commit.enable=true needs a transactional.id")
+        if "transaction.timeout.ms" in options.given:
+            raise SettingsError("transaction.timeout.ms has no effect with transaction.two.phase.commit.enable=true")
     weak = values["acks"] != -1 or values["retries"] == 0 or values["max.in.flight.requests.per.connection"] > 5
     if weak and "enable.idempotence" not in options.given and values["transactional.id"] is None:
         values["enable.idempotence"] = False  # as in Kafka's own client, a weaker setting turns it off

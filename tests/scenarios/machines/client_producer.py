@@ -2,8 +2,9 @@
 script's hands: a batch that was sent is under way until it arrives, is refused, or its connection is cut.
 
     machine client_producer [transactional=yes] [version=1] [leased=yes] [producer=ID/EPOCH] [next=SEQUENCE]
-    initialized producer=ID/EPOCH      InitProducerId was answered
-    begin / commit / abort             as the application calls them
+                            [allow=two-phase]
+    initialized producer=ID/EPOCH [kept=ID/EPOCH]   InitProducerId was answered
+    begin / prepare / commit / abort   as the application calls them
     ended [producer=ID/EPOCH]          EndTxn was answered (version 2: with the next identity)
     added                              AddPartitionsToTxn was answered (version 1)
     enqueue NAME… [records=N] [within=MS]
@@ -83,6 +84,7 @@ class Interpreter:
             transactional=machine.flag("transactional"),
             version=machine.number("version", 2),
             leased=machine.flag("leased"),
+            two_phase=machine.text("allow", "") == "two-phase",
         )
         self.transactional = options.transactional
         self.producer = ClientProducer(options, identity or NO_IDENTITY, sequences)
@@ -138,6 +140,9 @@ class Interpreter:
     def do_begin(self, command: Command) -> None:
         self.producer.begin()
 
+    def do_prepare(self, command: Command) -> Iterator[str]:
+        yield f"prepared as {_word(self.producer.prepare())}"
+
     def do_commit(self, command: Command) -> None:
         self.producer.commit()
 
@@ -149,18 +154,18 @@ class Interpreter:
     def do_initialized(self, command: Command) -> None:
         identity = _identity(command)
         assert identity is not None
-        self.producer.initialized(identity)
+        self.producer.initialized(identity, kept=_identity(command, "kept"))
 
     def do_added(self, command: Command) -> None:
         self.producer.partitions_added()
 
     def do_ended(self, command: Command) -> None:
         """The decision reaches the partition, then the client."""
-        before, after = self.producer.identity, _identity(command)
+        before, after = self.producer.prepared or self.producer.identity, _identity(command)
         commit = self.producer._commit
         marker = Marker(
             producer_id=before.producer_id,
-            producer_epoch=after.epoch if after is not None else before.epoch,
+            producer_epoch=ProducerEpoch(before.epoch + (after is not None)),
             commit=commit,
             coordinator_epoch=ShardEpoch(0),
             serial=Serial(-1),
@@ -266,13 +271,14 @@ class Interpreter:
     def do_state(self, command: Command) -> Iterator[str]:
         sequences = self.producer.next_sequences()
         following = f", next sequence {sequences[P]}" if P in sequences else ""
-        yield f"{self.producer.state.name} as {_word(self.producer.identity)}{following}"
+        prepared = f", prepared as {_word(self.producer.prepared)}" if self.producer.prepared else ""
+        yield f"{self.producer.state.name} as {_word(self.producer.identity)}{following}{prepared}"
 
 
-def _identity(command: Command) -> Identity | None:
-    if "producer" not in command.arguments:
+def _identity(command: Command, name: str = "producer") -> Identity | None:
+    if name not in command.arguments:
         return None
-    producer_id, epoch = command.text("producer").split("/")
+    producer_id, epoch = command.text(name).split("/")
     return Identity(ProducerId(int(producer_id)), ProducerEpoch(int(epoch)))
 
 

@@ -4,7 +4,7 @@ The owner (hapax.client) passes events in and, after each, carries out the effec
 owns the state of the producer and the sequences of every partition (partition_queue.py), and decides what each refusal
 means (error_kinds.py). It does not know brokers, connections or bytes.
 
-Four rules in addition to those of a partition:
+Five rules in addition to those of a partition:
 
 1. Under transactions version 2, each transaction has its own epoch: the answer to EndTxn contains the next epoch, and
    every partition starts at sequence 0. Under version 1, epoch and sequences continue; only an abort that left a
@@ -13,6 +13,9 @@ Four rules in addition to those of a partition:
 3. Without transactions, an unresolvable loss raises the epoch locally (KIP-360). A leased identity is an exception: its
    epoch is the lease's generation, which only the allocator raises, so the producer fails instead.
 4. An error persists: after ABORTABLE_ERROR only an abort is possible, after FATAL_ERROR nothing.
+5. Two-phase commit (KIP-939): a prepared transaction is one whose batches are all settled. It takes no more of them,
+   and is committed or aborted as another system decides, perhaps by a later instance. That one ends it under its own
+   identity, and knows it by the identity under which it was prepared.
 """
 
 from __future__ import annotations
@@ -61,6 +64,8 @@ class ProducerOptions:
     version: int = 2
     """Transactions version: 2 if the cluster has finalized `transaction.version` >= 2."""
     leased: bool = False
+    two_phase: bool = False
+    """Whether transactions can be prepared, and a former instance's open one is kept."""
     window: int = WINDOW
     retries: int = 2**31 - 1
     retry_backoff_ms: int = 100
@@ -88,6 +93,8 @@ class ClientProducer:
         self.trouble: Trouble | None = None
         """The cause of ABORTABLE_ERROR or FATAL_ERROR."""
         self.version = options.version
+        self.prepared: Identity | None = None
+        """The identity of the prepared transaction, until it is ended."""
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._effects: list[Effect] = []
         self._dirty: dict[TopicPartition, None] = {}
@@ -108,9 +115,14 @@ class ClientProducer:
         self._move(E.INITIALIZE)
         self._effects.append(RequestProducerId(NO_IDENTITY))
 
-    def initialized(self, identity: Identity, version: int | None = None) -> None:
-        self._move(E.INITIALIZED)
+    def initialized(
+        self, identity: Identity, version: int | None = None, kept: Identity | None = None
+    ) -> None:
+        """`kept`: the identity of a former instance's transaction, which is open."""
+        self._move(E.INITIALIZED if kept is None else E.KEPT)
         self.identity = identity
+        if kept is not None:
+            self.prepared, self._wrote = kept, True
         if version is not None:
             self.version = version
         if self._raising_epoch:
@@ -129,6 +141,17 @@ class ClientProducer:
         self._move(E.BEGIN)
         self._wrote = self._raise_epoch = False
         self._registered.clear()
+
+    def prepare(self) -> Identity:
+        """Everything is stored; from here on only a commit or an abort is possible. Returns the transaction's identity,
+        for the system that decides it."""
+        if not self.options.two_phase:
+            raise IllegalTransition("this producer prepares nothing: set transaction.two.phase.commit.enable")
+        if self.state is State.IN_TRANSACTION and (self.pending or self._registering):
+            raise IllegalTransition("cannot prepare the transaction while records are under way")
+        self._move(E.PREPARE)
+        self.prepared = self.identity
+        return self.identity
 
     def commit(self, *, always: bool = False) -> None:
         """Everything enqueued so far is sent first. If one of these batches fails, the commit fails.
@@ -441,11 +464,17 @@ class ClientProducer:
         if self._wrote:
             self._effects.append(RequestEndTransaction(self._commit))
             return
+        if self.prepared is not None:
+            # The other system may have stored its identity, so the next transaction must have another one. The
+            # coordinator has no transaction that it could commit, but an abort raises the epoch.
+            self._effects.append(RequestEndTransaction(False))
+            return
         self._move(E.ENDED)
         self._finish(self._commit)
 
     def _finish(self, committed: bool) -> None:
         self._ending = False
+        self.prepared = None
         self.trouble = None
         self._effects.append(Ended(committed))
 

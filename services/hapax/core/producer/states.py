@@ -18,6 +18,7 @@ class State(Enum):
     INITIALIZING = auto()
     READY = auto()
     IN_TRANSACTION = auto()
+    PREPARED_TRANSACTION = auto()
     COMMITTING_TRANSACTION = auto()
     ABORTING_TRANSACTION = auto()
     ABORTABLE_ERROR = auto()
@@ -28,7 +29,9 @@ class Event(Enum):
     INITIALIZE = auto()
     INITIALIZED = auto()
     TAKE_UP = auto()
+    KEPT = auto()
     BEGIN = auto()
+    PREPARE = auto()
     COMMIT = auto()
     ABORT = auto()
     ENDED = auto()
@@ -41,8 +44,12 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = {
     (S.UNINITIALIZED, E.INITIALIZE): S.INITIALIZING,
     (S.UNINITIALIZED, E.TAKE_UP): S.READY,                  # the identity was given with a place in a transaction
     (S.INITIALIZING, E.INITIALIZED): S.READY,
+    (S.INITIALIZING, E.KEPT): S.PREPARED_TRANSACTION,       # two-phase commit: a former instance's transaction is open
     (S.READY, E.INITIALIZE): S.INITIALIZING,                # idempotent: epochs used up; a new producer id
     (S.READY, E.BEGIN): S.IN_TRANSACTION,
+    (S.IN_TRANSACTION, E.PREPARE): S.PREPARED_TRANSACTION,
+    (S.PREPARED_TRANSACTION, E.COMMIT): S.COMMITTING_TRANSACTION,
+    (S.PREPARED_TRANSACTION, E.ABORT): S.ABORTING_TRANSACTION,
     (S.IN_TRANSACTION, E.COMMIT): S.COMMITTING_TRANSACTION,
     (S.IN_TRANSACTION, E.ABORT): S.ABORTING_TRANSACTION,
     (S.IN_TRANSACTION, E.FAIL_TRANSACTION): S.ABORTABLE_ERROR,
@@ -60,7 +67,9 @@ WORDS: Final[Mapping[Event, str]] = {
     E.INITIALIZE: "initialize",
     E.INITIALIZED: "finish the initialisation",
     E.TAKE_UP: "take up an identity",
+    E.KEPT: "keep a transaction",
     E.BEGIN: "begin a transaction",
+    E.PREPARE: "prepare the transaction",
     E.COMMIT: "commit",
     E.ABORT: "abort",
     E.ENDED: "end the transaction",
