@@ -219,7 +219,7 @@ class _Uvicorn(uvicorn.Server):
         yield  # the process has its own handlers
 
     async def startup(self, sockets: list[Any] | None = None) -> None:
-        """As uvicorn's, which however exits the process if it cannot listen."""
+        """Replaces uvicorn's method, which exits the process if it cannot listen."""
         await self.lifespan.startup()
         config = self.config
 

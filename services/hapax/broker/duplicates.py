@@ -4,15 +4,15 @@ from __future__ import annotations
 
 
 class Duplicates:
-    """Of all partitions of a broker."""
+    """The duplicates in all partitions of a broker."""
 
     __slots__ = ("answered", "too_old")
 
     def __init__(self) -> None:
         self.answered = 0
-        """Answered as the first time."""
+        """Number of batches answered as when they were stored."""
         self.too_old = 0
-        """Older than the producer's window of five batches, so that the first answer is no longer known."""
+        """Number of batches below the producer's window of five, whose first answer is no longer known."""
 
     def count(self, *, too_old: bool) -> None:
         if too_old:

@@ -140,7 +140,7 @@ class Poll:
         self._ctx = ctx
         self._request = request
         self._replicas: list[Replica | None] = []
-        """Of the last attempt's results."""
+        """The replica of each of the last attempt's results."""
         self._timer: asyncio.TimerHandle | None = None
         self._scheduled = False
         self._expired = request.max_wait_ms <= 0 or request.min_bytes <= 0 or self._is_empty()

@@ -25,7 +25,7 @@ if a client sends nothing else."""
 
 
 class LogMaintenance:
-    """Of one partition. At most one checkpoint and one compaction run at a time."""
+    """The maintenance of one partition's log. At most one checkpoint and one compaction run at a time."""
 
     def __init__(
         self, partition: MaintainedPartition, clock: Clock, *, checkpointed: Callable[[], None],

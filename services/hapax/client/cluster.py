@@ -416,7 +416,7 @@ class ClusterClient:
         self._coordinators.pop((kind, key), None)
 
     def coordinated_by(self, node_id: int) -> list[tuple[CoordinatorKind, str]]:
-        """As far as this client knows."""
+        """The kinds and keys that a node coordinates, as far as this client knows."""
         return [key for key, owner in self._coordinators.items() if owner == node_id]
 
     async def coordinator(self, kind: CoordinatorKind, key: str, *, again: bool = False) -> int:

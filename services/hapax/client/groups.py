@@ -39,7 +39,7 @@ class GroupInfo(NamedTuple):
     protocol: str = ""
     """`classic` or `consumer`; `simple` for a group that only has offsets."""
     state: str = ""
-    """As in Kafka's ListGroups, for example `Stable`."""
+    """The state as Kafka's ListGroups names it, for example `Stable`."""
 
 
 class GroupMember(NamedTuple):
@@ -56,7 +56,7 @@ class GroupMember(NamedTuple):
 class GroupDescription(NamedTuple):
     group: str
     protocol: str
-    """As in GroupInfo."""
+    """The same values as in GroupInfo."""
     state: str
     shard: int
     members: tuple[GroupMember, ...]

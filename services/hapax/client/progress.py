@@ -41,7 +41,7 @@ class Progress(NamedTuple):
 
 
 async def measure(admin: Admin, topics: Sequence[TopicInfo]) -> dict[TopicPartition, list[Progress]]:
-    """Of all replicas. If one is not in sync, measures twice, a second apart. Raises HapaxError."""
+    """The progress of all replicas. If one is not in sync, measures twice, a second apart. Raises HapaxError."""
     wanted = {
         TopicPartition(topic.name, PartitionIndex(each.partition)): (topic.topic_id, each.leader)
         for topic in topics for each in topic.partitions if each.leader >= 0

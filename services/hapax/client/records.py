@@ -53,7 +53,7 @@ class DeliveryReport(NamedTuple):
     sequence: int
 
     def encode(self) -> str:
-        """As text for the metadata of a committed offset (at most 4096 bytes)."""
+        """The text for the metadata of a committed offset (at most 4096 bytes)."""
         return f"hapax1:{self.producer_id}:{self.generation}:{self.sequence}:{self.offset}:{self.timestamp_ms}"
 
     @classmethod

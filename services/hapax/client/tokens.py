@@ -135,7 +135,7 @@ class TokenConflictError(FatalError):
 
 
 class TokenOutcome(Enum):
-    """As numbered in proto/hapax/v1/transactions.proto."""
+    """The outcomes, with the numbers of proto/hapax/v1/transactions.proto."""
 
     COMMITTED = 1
     ABORTED = 2

@@ -64,7 +64,7 @@ def decompress(compression: int, records: bytes) -> bytes:
 
 
 def decompress_bounded(compression: int, records: bytes, max_bytes: int) -> bytes:
-    """As `decompress`. Also raises Refusal(MESSAGE_TOO_LARGE) if the output would exceed `max_bytes`."""
+    """Like `decompress`. Also raises Refusal(MESSAGE_TOO_LARGE) if the output would exceed `max_bytes`."""
     if compression == Compression.NONE:
         _check(len(records), max_bytes)
         return records

@@ -92,7 +92,7 @@ def decode_control(buffer: Buffer, header: BatchHeader, position: int = 0) -> Co
 
 
 def _read_key_and_value(buffer: Buffer, position: int, end: int) -> tuple[bytes, bytes]:
-    """Of the first record. Raises IndexError if it reaches past `end`."""
+    """Key and value of the first record. Raises IndexError if it reaches past `end`."""
     _, position = read_varint(buffer, position)
     position += 1  # the record's attributes
     _, position = read_varint(buffer, position)

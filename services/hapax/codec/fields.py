@@ -86,7 +86,7 @@ class FieldReader:
         return b"" if size < 0 else self.take(size)
 
     def count(self) -> int:
-        """Of an array that cannot be null. Every element takes at least one byte."""
+        """The length of an array that cannot be null. Every element takes at least one byte."""
         count = self._length()
         if not 0 <= count <= len(self._data) - self._position:
             raise IndexError(f"{count} elements in {len(self._data) - self._position} bytes")

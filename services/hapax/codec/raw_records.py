@@ -16,7 +16,7 @@ from hapax.core.batch import COMPRESSION_MASK, DELETE_HORIZON, LOG_APPEND_TIME, 
 from hapax.core.errors import ErrorCode, Refusal
 
 MAX_RECORDS_BYTES: Final = 32 << 20
-"""Of one batch's records, decompressed."""
+"""The limit of one batch's records after decompression."""
 MAX_RECORDS: Final = 1 << 18
 """Most records of one batch. 256 Ki records take about 70 MB of memory while they are inspected."""
 

@@ -84,11 +84,11 @@ class Plan:
     leaderless: int = 0
     """Those of them that have no live in-sync replica."""
     unclean: list[PartitionView] = field(default_factory=list)
-    """As they are to be: led by a replica that may lack what was acknowledged."""
+    """The new state of partitions that get a leader which may lack acknowledged records."""
     reassigned: int = 0
     """Shards whose owner is gone, or came back as a new process, or is about to go."""
     moved: list[PartitionView] = field(default_factory=list)
-    """As they are to be: a reassignment has ended."""
+    """The new state of partitions whose reassignment has ended."""
     unsettled: bool = False
     """Something waits for `settled`: plan again when nodes have had time to come."""
     waits_for_steady: bool = False
@@ -156,7 +156,7 @@ def _internal_topics(
 
 
 def _internal_replicas(view: ClusterView, settings: Settings, name: str) -> int:
-    """As many as are wanted, or as there are brokers to hold them."""
+    """The wanted number of replicas, limited by the number of brokers."""
     wanted = (
         settings.offsets_topic_replication_factor if name == OFFSETS_TOPIC
         else settings.transaction_state_log_replication_factor)

@@ -80,7 +80,7 @@ class Presence:
         self.look()
 
     def look(self) -> None:
-        """Whom it concerns may have changed."""
+        """Called when the nodes to watch may have changed."""
         self._changed(Changes(nodes=dict.fromkeys([*self._watching, *(n.node_id for n in self._view.nodes())])))
 
     def silent(self) -> list[NodeView]:

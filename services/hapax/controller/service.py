@@ -219,7 +219,7 @@ class ControllerService:
     # --- acting
 
     async def _act(self, term: int) -> None:
-        """Until another candidate has the key, or the image shows that this one lost it."""
+        """Acts until another candidate has the key, or the image shows that this one lost it."""
         self._node.record("controller_elected", controller=self._node_id, term=term)
         self._term = term
         self._acting.set(1)

@@ -102,7 +102,7 @@ class Topics:
             assignment=assignment)
 
     def _check_collision(self, name: str) -> None:
-        """As Kafka: metrics write dots as underscores, so two names must not differ in those alone."""
+        """Kafka's rule: metrics write dots as underscores, so two names must not differ in those alone."""
         if "." not in name and "_" not in name:
             return
         flat = name.replace(".", "_")

@@ -75,7 +75,7 @@ class Shards:
         return found
 
     def group_shard(self, group_id: str) -> OffsetsShard:
-        """As `txn_shard`."""
+        """Like `txn_shard`."""
         found = self.group_shard_of(self.group_of(group_id))
         if self._draining:
             raise Refusal(ErrorCode.NOT_COORDINATOR)
@@ -109,7 +109,7 @@ class Shards:
         return shards
 
     def group_shards(self) -> list[OffsetsShard]:
-        """As `txn_shards`."""
+        """Like `txn_shards`."""
         shards = [self._group[number] for number in sorted(self._group)]
         for shard in shards:
             shard.check_serving()

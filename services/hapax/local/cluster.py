@@ -123,7 +123,7 @@ class LocalCluster:
         self.start(name, timeout)
 
     def wait_ready(self, *names: str, timeout: float = 30.0) -> None:
-        """Until these processes (or all) serve. Raises LocalClusterError where one ends instead."""
+        """Waits until these processes (or all) serve. Raises LocalClusterError if one ends instead."""
         for name in names or [process.name for process in self.status().processes]:
             _wait(lambda name=name: self._serves(self.status().process(name)), timeout, f"{name} does not serve")  # type: ignore[misc]
 

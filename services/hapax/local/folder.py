@@ -37,7 +37,7 @@ class ProcessState:
     role: Role
     node_id: int
     port: int
-    """Of the Kafka listener; etcd's client port; of the REST API; the RPC port of processes with none of these."""
+    """The port of the Kafka listener, of the REST API, or of etcd's clients; for other processes, the RPC port."""
     rpc_port: int
     http_port: int
     pid: int = 0
@@ -47,7 +47,7 @@ class ProcessState:
     """`running`, `stopped`, `exited CODE` or `killed SIGNAL`."""
     public_rpc_port: int = 0
     frames_port: int = 0
-    """Of the listener for frames; 0 where the role has none."""
+    """The port of the listener for frames; 0 if the role has none."""
 
 
 @dataclass(slots=True)

@@ -135,7 +135,7 @@ def decode_leader_epochs(data: bytes) -> list[tuple[int, int]]:
 
 
 def encode_high_watermarks(high_watermarks: Mapping[TopicPartition, int]) -> bytes:
-    """Of all partitions of a data folder. A lower bound of the committed offsets."""
+    """The file with the high watermarks of all partitions of a data folder: lower bounds of the committed offsets."""
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(high_watermarks.items())]
     return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
@@ -153,7 +153,7 @@ def decode_high_watermarks(data: bytes) -> dict[TopicPartition, Offset]:
 
 
 def encode_log_start(offset: int) -> bytes:
-    """Of one partition: the records below `offset` are deleted."""
+    """The file of one partition that says that the records below `offset` are deleted."""
     return f"0\n{offset}\n".encode()
 
 

@@ -15,7 +15,7 @@ from hapax.runtime.ports import File, Folder
 _WINDOW: Final = 4096
 """Bytes read at once during a walk over batch headers."""
 _PLACE = struct.Struct(">qi11xi")
-"""Of a header: base offset, batch length, last offset delta."""
+"""The fields of a batch header that place it: base offset, batch length, last offset delta."""
 _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_AT: Final = 35
 NO_TIMESTAMP: Final = -1
@@ -150,7 +150,7 @@ class Segment:
         return True
 
     async def warm_indexes(self) -> None:
-        """As `load_indexes`, without waiting for the device on the loop."""
+        """Like `load_indexes`, without waiting for the device on the loop."""
         for index in (self.index, self.time_index):
             if self.folder.exists(index.path):
                 file = self.folder.open(index.path)

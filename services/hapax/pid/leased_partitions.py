@@ -143,7 +143,7 @@ class LeasedPartitions:
         return held
 
     async def _pause(self, pending: Sequence[TopicIdPartition], asked: bool, deadline: float) -> bool:
-        """Until asking again makes sense; False where the time is up."""
+        """Waits until the next attempt makes sense. Returns False if the time is up."""
         now = asyncio.get_running_loop().time()
         if now >= deadline:
             return False

@@ -25,7 +25,7 @@ class CallListeners(NamedTuple):
     public: RpcServer
     frames: RpcServer | None
     rpc_address: str
-    """As advertised, like those below: of the internal gRPC listener."""
+    """The advertised address of the internal gRPC listener. Those below are advertised addresses too."""
     public_rpc_address: str
     frames_address: str
     """Empty: the service has no hot calls, or serves them by gRPC alone."""

@@ -312,7 +312,7 @@ class ClusterView:
         return node if node is not None and node.record.session == session else None
 
     def session_of(self, registration: RegistrationEpoch) -> bytes | None:
-        """Of a live node."""
+        """The session under which a live node is registered; None if no live node has this registration."""
         node = self._by_registration.get(registration)
         return None if node is None else node.record.session
 

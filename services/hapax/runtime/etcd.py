@@ -305,7 +305,7 @@ class EtcdStore:
                 each.cancel()
 
     async def _lives(self, endpoint: _Endpoint) -> bool:
-        """And knows of a leader: one that is cut off from the others answers, too."""
+        """Whether the member answers and knows of a leader. One that is cut off from the others only answers."""
         try:
             endpoint.answered(await endpoint.range(_SIGN_OF_LIFE, timeout=_ANSWER_S, metadata=_HAS_LEADER))
         except grpc.aio.AioRpcError:

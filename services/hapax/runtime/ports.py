@@ -164,7 +164,7 @@ class Network(Protocol):
 
 
 class RpcPeer(NamedTuple):
-    """Who makes a call."""
+    """The process that makes a call."""
 
     address: str
     """`host:port` from which it comes."""
@@ -314,7 +314,7 @@ class Disk(Folder, Protocol):
         ...
 
     def make_folder(self, path: str) -> None:
-        """With parents; no error where it exists."""
+        """Creates the folder and its parents. No error if it exists."""
         ...
 
     def remove_tree(self, path: str) -> None: ...

@@ -106,7 +106,7 @@ class Registration:
                 self._revision = existing.mod_revision  # of an earlier write of this process
 
     def declare(self, standing: str) -> None:
-        """As `stand`, in the background, until the store has it. A stopping node keeps that standing."""
+        """Like `stand`, but in the background, until the store has it. A stopping node keeps that standing."""
         if self._standing == STANDING_STOPPING:
             return
         self._standing = standing

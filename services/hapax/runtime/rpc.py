@@ -80,7 +80,7 @@ class RpcIdentity(NamedTuple):
 
 
 def status_of(code: int) -> RpcStatus:
-    """Of a code that a peer sent. A code that this process does not know is UNKNOWN."""
+    """The status of a code that a peer sent; UNKNOWN for a code that this process does not know."""
     return cast(RpcStatus, _NAMES.get(code, "UNKNOWN"))
 
 

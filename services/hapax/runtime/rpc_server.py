@@ -128,7 +128,7 @@ class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         return serve
 
     async def _peer(self, context: Any) -> RpcPeer:
-        """Who calls. Ends the call where it does not name this cluster."""
+        """The caller. Ends a call that does not name this cluster."""
         named = caller = ""
         for key, value in context.invocation_metadata() or ():
             if key == CLUSTER_KEY:

@@ -633,7 +633,7 @@ def _advertised(text: str | None, bound: Address) -> Address:
 
 
 def as_text(value: object) -> str:
-    """As `load` reads it."""
+    """The value in the form that `load` reads."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

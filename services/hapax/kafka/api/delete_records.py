@@ -14,7 +14,7 @@ ROW: Final = ApiRow(
     answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 HIGH_WATERMARK: Final = -1
-"""As an offset: everything that is committed."""
+"""As an offset, this value stands for everything that is committed."""
 _LONGEST_MS: Final = 60_000
 _NO_OFFSET: Final = -1
 _Topic = DeleteRecordsResponse.DeleteRecordsTopicResult

@@ -17,7 +17,7 @@ ROW: Final = ApiRow(
     key=75, name="DescribeTopicPartitions", versions=(0, 0), flexible_from=0, answered_by=Role.EVERY_NODE)
 
 MOST_PARTITIONS: Final = 2000
-"""Of one page, as in Kafka (`max.request.partition.size.limit`)."""
+"""The number of partitions on one page, as in Kafka (`max.request.partition.size.limit`)."""
 _NOT_ASKED: Final = -(1 << 31)
 """Authorized operations, which Kafka tells only where it has an authorizer."""
 _Topic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
