@@ -308,12 +308,12 @@ def test_reassignments_and_elections(tools: KafkaTools, topic: str, tmp_path: Pa
             {"topic": topic, "partition": number, "replicas": each} for number, each in enumerate(wanted)]}))
         tools.ok(*reassign, "--execute")
         wait_until(
-            lambda: "still in progress" not in tools.ok(*reassign, "--verify", "--preserve-throttles").output,
+            lambda: "still in progress" not in tools.ok(*reassign, "--verify").output,
             "end of the reassignment")
         assert replicas() == [",".join(map(str, each)) for each in wanted]
     assert "No partition reassignments found" in tools.ok("kafka-reassign-partitions", "--list").output
     tools.ok(*reassign, "--execute", "--additional")  # to where they are: no error
-    tools.says("None of the .* reassignments are active", *reassign, "--cancel", "--preserve-throttles")
+    tools.says("None of the .* reassignments are active", *reassign, "--cancel")
     election = ["kafka-leader-election", "--election-type", "preferred"]
     tools.ok(*election, "--topic", topic, "--partition", "0")
     assert "Leader: 1" in tools.ok("kafka-topics", "--describe", "--topic", topic).output

@@ -249,6 +249,18 @@ def test_what_a_group_may_not_be_configured_with() -> None:
     run(scenario)
 
 
+def test_nothing_is_deleted_from_a_node_without_an_error() -> None:
+    """`kafka-reassign-partitions.sh --verify` deletes the throttles of every node."""
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        throttle = "leader.replication.throttled.rate"
+        assert await alter(node, NODE, "0", (throttle, DELETE, None), ("no.such", DELETE, None)) == (0, None)
+        for operations in ([(throttle, SET, "1")], [(throttle, DELETE, None), ("node.id", SET, "1")], []):
+            assert (await alter(node, NODE, "0", *operations))[0] == ErrorCode.INVALID_REQUEST
+
+    run(scenario)
+
+
 def test_a_resource_that_is_named_twice_is_changed_by_neither() -> None:
     async def scenario(world: ControlWorld) -> None:
         node = await cluster(world)
