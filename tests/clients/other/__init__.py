@@ -27,6 +27,8 @@ WHOLE: Final = os.environ.get("CLIENTS") == "all"
 """`make test-clients`: all cells. Otherwise those that `make test` has room for."""
 REPLICATED: Final = ["default.replication.factor=3", "min.insync.replicas=2"]
 _BUILD_S: Final = 300
+_UNREACHABLE: Final = ("dial tcp", "no such host", "ENOTFOUND", "ECONNREFUSED", "ETIMEDOUT", "EAI_AGAIN")
+"""In what go and npm say without a network."""
 
 
 def cells(
@@ -61,25 +63,40 @@ def java_command(program: str = "java", main: str = "Main") -> list[str]:
         "-Dorg.slf4j.simpleLogger.cacheOutputStream=true", "-cp", f"{classes}:{jars}/*", main]
 
 
-def franz_go_command() -> list[str]:
-    """The Go program, built if need be. Skips the test where that is impossible."""
+def go_command(module: str) -> list[str]:
+    """A Go program of this folder, built if need be. Skips the test where that is impossible."""
     if shutil.which("go") is None:
-        pytest.skip("franz-go needs go, which is not on the PATH")
-    module = HERE / "franz_go"
-    inputs = [module / "go.mod", module / "go.sum", *sorted(module.glob("*.go"))]
+        pytest.skip(f"{module} needs go, which is not on the PATH")
+    folder = HERE / module
+    inputs = [folder / "go.mod", folder / "go.sum", *sorted(folder.glob("*.go"))]
 
-    def build(folder: Path) -> None:
-        _build(["go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-o", folder / "program", "."], module)
+    def build(target: Path) -> None:
+        _build(["go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-o", target / "program", "."], folder)
 
-    return [str(built("franz-go-program", inputs, build) / "program")]
+    return [str(built(f"{module}-program", inputs, build) / "program")]
+
+
+def kafkajs_command() -> list[str]:
+    """The JavaScript program, with the package that it needs. Skips the test where that is impossible."""
+    for tool in ("node", "npm"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"KafkaJS needs {tool}, which is not on the PATH")
+    sources = sorted((HERE / "kafkajs").glob("*.js*"))
+
+    def build(target: Path) -> None:
+        for source in sources:
+            shutil.copy(source, target)
+        _build(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"], target)
+
+    return ["node", str(built("kafkajs-program", sources, build) / "main.js")]
 
 
 def _build(command: Sequence[str | Path], folder: Path) -> None:
-    """Fails the test if the sources do not compile; skips it if the modules that they pin cannot be had."""
+    """Fails the test if the sources do not compile; skips it if the packages that they pin cannot be had."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_BUILD_S)
     if done.returncode:
-        if "dial tcp" in done.stderr or "no such host" in done.stderr:
-            pytest.skip(f"the Go modules cannot be fetched: {done.stderr[-300:]}")
+        if any(sign in done.stderr for sign in _UNREACHABLE):
+            pytest.skip(f"what {command[0]} needs cannot be fetched: {done.stderr[-300:]}")
         raise AssertionError(f"{command[0]} failed:\n{done.stdout}{done.stderr}")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from clients.other import REPLICATED, WHOLE, Program, cells, franz_go_command, new_name, program
+from clients.other import REPLICATED, WHOLE, Program, cells, go_command, new_name, program
 from hapax.local.cluster import LocalCluster
 
 SLICE = [("members", "classic"), ("members", "consumer"), ("process", "consumer")]
@@ -22,7 +22,7 @@ which is an invalid request, so that the next one with the instance id must wait
 
 @pytest.fixture(scope="module")
 def franz_go() -> Iterator[Program]:
-    with program(franz_go_command()) as running:
+    with program(go_command("franz_go")) as running:
         yield running
 
 
