@@ -38,7 +38,7 @@ test: lint ## run lint, type checks, layering checks and all tests
 test-one: setup ## run one test or folder: make test-one T=tests/unit/core
 	@$(BIN)/python -m pytest $(T)
 
-test-clients: setup ## run the whole matrix of other projects' clients, of which make test runs a slice (Java, Go)
+test-clients: setup ## run the whole matrix of other projects' clients, of which make test runs a slice
 	@CLIENTS=all $(BIN)/python -m pytest -v -rs tests/clients
 
 lint: setup ## run ruff, mypy and import-linter; check that generated code and pages are current
