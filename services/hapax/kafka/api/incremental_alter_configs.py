@@ -117,8 +117,8 @@ def _empty_change(resource: Any) -> Change:
 
 
 def _only_deletes_from_a_node(resource: Any) -> bool:
-    """There is nothing to delete: what a node read at its start is no dynamic configuration. `kafka-reassign-partitions.sh
-    --verify` deletes the throttles of every node, and fails where that fails."""
+    """There is nothing to delete: what a node read at its start is no dynamic configuration.
+    `kafka-reassign-partitions.sh --verify` deletes the throttles of every node, and fails where that fails."""
     return resource.resource_type == _NODE and bool(resource.configs) and all(
         getattr(config, "config_operation", _Operation.SET) == _Operation.DELETE for config in resource.configs)
 
