@@ -28,6 +28,7 @@ public final class Main {
         Processing.register(SCENARIOS);
         Admins.register(SCENARIOS);
         Streams.register(SCENARIOS);
+        TwoPhase.register(SCENARIOS);
         if (arguments.length > 0) { // one scenario in a process of its own, which may be killed
             SCENARIOS.get(arguments[0]).run(new Cell(arguments));
             return;
