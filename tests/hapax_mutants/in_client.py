@@ -8,6 +8,7 @@ from hapax_mutants.mutant import Mutant, unit
 
 _SENDER: Final = unit("client/test_sender.py")
 _FETCHING: Final = unit("client/test_fetching.py")
+_AUTO_COMMIT: Final = unit("client/test_auto_commit.py")
 _ACCUMULATOR: Final = unit("client/test_accumulator.py")
 
 MUTANTS: Final = (
@@ -77,6 +78,24 @@ MUTANTS: Final = (
         "        if self.fresh or self.unresolved or self.gap:\n",
         "        if self.fresh or self.unresolved or self.gap or self.recovering:\n",
         (unit("core/producer/test_machine.py"),),
+    ),
+    Mutant(
+        "an automatic commit counts what the program is processing", "at least once", "client/fetcher.py",
+        "        return {p: self._unprocessed.get(p, position) for p, position in self.positions().items()}",
+        "        return self.positions()",
+        (_AUTO_COMMIT,),
+    ),
+    Mutant(
+        "an iteration counts a record as processed when it hands it out", "at least once", "client/fetcher.py",
+        "            self._unprocessed.setdefault(partition, record.offset)\n            left",
+        "            left",
+        (_AUTO_COMMIT,),
+    ),
+    Mutant(
+        "a block that an error leaves has processed everything", "at least once", "client/consumer.py",
+        "        if kind is None:\n            self._fetcher.note_processed()",
+        "        self._fetcher.note_processed()",
+        (_AUTO_COMMIT,),
     ),
     Mutant(
         "a coordinator that is restarted ends the call", "calls wait for who is restarted", "client/groups.py",

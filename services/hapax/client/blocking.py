@@ -333,6 +333,11 @@ class Consumer(_Client[consumer.Consumer]):
         """Like the asyncio class's `close`."""
         self._here.run(self._inner.close())
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._here.run(self._inner.__aexit__(kind, error, trace))
+
     def subscribe(
         self, topics: Iterable[str] | None = None, *, pattern: str | None = None,
         on_assigned: OnPartitions | None = None, on_revoked: OnPartitions | None = None,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from types import TracebackType
 from typing import Any
 
 from hapax.client.connected import Connected
@@ -71,7 +72,7 @@ class Consumer(Connected):
             if self._auto is not None:
                 await supervision.end(self._auto)
                 if self._member is None:
-                    await self._commit()
+                    await self._commit(automatic=True)
         except HapaxError as error:
             log.warning("positions were not committed at close: %s", error)
         finally:
@@ -81,6 +82,13 @@ class Consumer(Connected):
                 log.warning("a callback failed at close: %r", error)
             finally:
                 await self._fetcher.close()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._fetcher.note_processed()
+        await super().__aexit__(kind, error, trace)
 
     @property
     def metrics(self) -> Metrics:
@@ -191,6 +199,7 @@ class Consumer(Connected):
         for good.
         """
         self._check_usable()
+        self._fetcher.note_processed()
         limit = max_records or self._options["max.poll.records"]
         if self._member is not None:
             return await self._member.poll(timeout_ms, limit)
@@ -207,6 +216,7 @@ class Consumer(Connected):
 
     def _hand_out(self) -> list[Record]:
         """The next record of an earlier poll; [] if the program has to poll. May be called on any thread."""
+        self._fetcher.note_processed()
         if self._member is not None and not self._member.touch():
             return []
         return self._fetcher.hand_out(1)
@@ -354,17 +364,19 @@ class Consumer(Connected):
                     found[partition] = OffsetAndMetadata(p.committed_offset, p.metadata or "", p.committed_leader_epoch)
         return found
 
-    async def _commit(self, offsets: Offsets | None = None) -> None:
-        """None: the positions. They are committed under the topic ids for which they apply, if the cluster has topic
-        ids, because another topic of the same name may have been created since."""
-        if not (offsets or (offsets is None and self._fetcher.positions())):
+    async def _commit(self, offsets: Offsets | None = None, *, automatic: bool = False) -> None:
+        """None: the positions; `automatic`: without records that the program may be processing. They are committed
+        under the topic ids for which they apply, if the cluster has topic ids, because another topic of the same name
+        may have been created since."""
+        positions = self._fetcher.processed if automatic else self._fetcher.positions
+        if not (offsets or (offsets is None and positions())):
             return
         assert self._group is not None
         group, member = self._group, self._member
 
         async def attempt() -> None:
             if offsets is None:
-                await commit_once(self._cluster, group, self._fetcher.positions(), self._fetcher.topic_ids())
+                await commit_once(self._cluster, group, positions(), self._fetcher.topic_ids())
             else:
                 await commit_once(self._cluster, group, offsets)
 
@@ -372,13 +384,15 @@ class Consumer(Connected):
             if member is None:
                 await self._cluster.within(self._timeout, "committing offsets", attempt)
             else:
-                await self._commit_as_member(member, offsets)
+                await self._commit_as_member(member, offsets, positions)
         except HapaxError:
             self._counts.commits.labels("failed").value += 1
             raise
         self._counts.commits.labels("done").value += 1
 
-    async def _commit_as_member(self, member: Member, offsets: Offsets | None) -> None:
+    async def _commit_as_member(
+        self, member: Member, offsets: Offsets | None, positions: Callable[[], dict[TopicPartition, int]]
+    ) -> None:
         """A refused commit is repeated under the member's newest generation or epoch only if the partitions have been
         this consumer's all the time. Otherwise it could set another member's position back."""
         assert self._group is not None
@@ -386,10 +400,10 @@ class Consumer(Connected):
         began = member.tenures()
         tenures: dict[TopicPartition, int | None]
         if offsets is None:
-            tenures = {p: began[p] for p in self._fetcher.positions() if p in began}
-            if not tenures and not self._fetcher.positions():
+            tenures = {p: began[p] for p in positions() if p in began}
+            if not tenures and not positions():
                 return
-            tenures = tenures or dict.fromkeys(self._fetcher.positions())
+            tenures = tenures or dict.fromkeys(positions())
         else:
             tenures = {_partition(p): began.get(_partition(p)) for p in offsets}
 
@@ -401,13 +415,13 @@ class Consumer(Connected):
                 raise MembershipLostError(
                     f"{gone[0].topic}-{gone[0].partition} is not assigned to this member of group {group!r}, or not any"
                     " more")
-            positions: Any = offsets
+            committed: Any = offsets
             if offsets is None:
-                positions = {p: at for p, at in self._fetcher.positions().items() if p in tenures}
+                committed = {p: at for p, at in positions().items() if p in tenures}
             who = member.identity()
             try:
                 await commit_once(
-                    self._cluster, group, positions, self._fetcher.topic_ids() if offsets is None else None, who,
+                    self._cluster, group, committed, self._fetcher.topic_ids() if offsets is None else None, who,
                     with_epoch=member.of_consumer_protocol)
             except HapaxError as error:
                 if error.code == ErrorCode.FENCED_INSTANCE_ID:
@@ -426,7 +440,7 @@ class Consumer(Connected):
         """Called by the member before partitions are given up."""
         if self._options["enable.auto.commit"]:
             try:
-                await self._commit()
+                await self._commit(automatic=True)
             except HapaxError as error:
                 log.warning("positions were not committed before a rebalance: %s", error)
 
@@ -454,10 +468,10 @@ class Consumer(Connected):
         committed: dict[TopicPartition, int] = {}
         while True:
             await asyncio.sleep(self._options["auto.commit.interval.ms"] / 1000)
-            positions = self._fetcher.positions()
+            positions = self._fetcher.processed()
             if positions and positions != committed:
                 try:
-                    await self._commit()
+                    await self._commit(automatic=True)
                     committed = positions
                 except HapaxError as error:
                     log.warning("positions were not committed, next attempt follows: %s", error)

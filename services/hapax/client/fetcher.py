@@ -179,6 +179,9 @@ class Fetcher:
         """Taken by an iteration, which has not handed them out yet."""
         self._held: dict[TopicPartition, tuple[int, int]] = {}
         """Of the partitions in `_rest`: the offset of the next record to hand out, and the number of records left."""
+        self._unprocessed: dict[TopicPartition, int] = {}
+        """Of the partitions with records that the program has been given and may be processing: the offset of the first
+        of them."""
         self._closed = False
         self._arrived = asyncio.Event()
         self._failures: dict[TopicPartition, HapaxError] = {}
@@ -194,8 +197,9 @@ class Fetcher:
     def assign(self, partitions: list[TopicPartition]) -> None:
         self._readings = {p: self._readings.get(p) or Reading() for p in partitions}
         self._failures.clear()
-        for partition in [p for p in self._held if p not in self._readings]:
+        for partition in [p for p in {**self._held, **self._unprocessed} if p not in self._readings]:
             self._drop_held(partition)
+            self._unprocessed.pop(partition, None)
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
         """Partitions that are assigned already keep their positions."""
@@ -208,6 +212,7 @@ class Fetcher:
             self._readings.pop(partition, None)
             self._failures.pop(partition, None)
             self._drop_held(partition)
+            self._unprocessed.pop(partition, None)
 
     def assigned(self) -> list[TopicPartition]:
         return list(self._readings)
@@ -237,6 +242,15 @@ class Fetcher:
         return {
             p: position for p, r in self._readings.items()
             if not r.made_again and (position := self._returned(p, r.position)) is not None}
+
+    def processed(self) -> dict[TopicPartition, int]:
+        """As `positions`, but no record counts as read that the program has been given since its last poll. A commit of
+        such a record, made while the program processes it, would lose it if the program crashed."""
+        return {p: self._unprocessed.get(p, position) for p, position in self.positions().items()}
+
+    def note_processed(self) -> None:
+        """The program asks for more records, so it has processed those that it has. May be called on any thread."""
+        self._unprocessed.clear()
 
     def topic_ids(self) -> dict[str, Any]:
         """Topic name -> uuid.UUID of the topic to which its `positions` belong, where it is known."""
@@ -281,6 +295,8 @@ class Fetcher:
                 passed.append(record)
                 continue
             handed.append(record)
+            # First of all: on another thread, a commit may read both at any moment.
+            self._unprocessed.setdefault(partition, record.offset)
             left = self._held[partition][1] - 1
             if left:
                 self._held[partition] = record.offset + 1, left
@@ -334,6 +350,7 @@ class Fetcher:
         for partition, reading in self._readings.items():
             while len(taken) < limit and not reading.paused and self._open_next(partition, reading):
                 room = limit - len(taken)
+                self._unprocessed.setdefault(partition, reading.records[0].offset)
                 while reading.records and room:
                     taken.append(reading.records.popleft())
                     room -= 1
@@ -416,6 +433,8 @@ class Fetcher:
         for partition, reading in self._readings.items():
             lost = reading.position is not None and (reading.out_of_range or reading.made_again)
             if lost and reading.drained and partition not in self._held:
+                if reading.made_again:
+                    self._unprocessed.pop(partition, None)
                 reading.forget_position()
 
     def _note_made_again(self) -> None:
