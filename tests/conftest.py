@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from hapax.local.cluster import LocalCluster
@@ -31,6 +32,12 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLev
 # A worker that has run a gRPC server keeps a thread inside gRPC. gRPC's handlers in a forked child then abort the child
 # before it becomes the requested program, such as Spark's JVM.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+# How long an example takes says how busy the machine is, and nothing about the code.
+settings.register_profile(
+    "any machine", settings(), deadline=None,
+    suppress_health_check=[*settings().suppress_health_check, HealthCheck.too_slow],
+)
+settings.load_profile("any machine")
 
 
 def start_cluster(folder: Path, **options: object) -> LocalCluster:
