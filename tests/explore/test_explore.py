@@ -11,7 +11,7 @@ ALL = 1_000_000
 LIMITS = {
     "cut-off": ALL, "cut-off-group": ALL, "parked": ALL, "timers": ALL, "zombie": ALL,
     "elections": ALL, "elections-in-sync": ALL, "two-partitions": 100_000,
-    "owners": 100_000, "members": 100_000, "offsets": 60_000, "offsets-v1": 60_000,
+    "two-phase": 60_000, "owners": 100_000, "members": 100_000, "offsets": 60_000, "offsets-v1": 60_000,
 }
 """States; scopes that are larger are explored to this many, the nearest first."""
 

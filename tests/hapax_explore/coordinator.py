@@ -31,6 +31,7 @@ from hapax.core.transaction.requests import (
     InitProducerId,
     Joined,
     JoinTransaction,
+    Kept,
     Limits,
     MarkerResult,
     SendMarkers,
@@ -51,7 +52,7 @@ from scenarios.partition_log import LoggedPartition, data_header
 NOW = Now(Millis(0), TimestampMs(0))
 TIMEOUT_MS = 60_000
 TOKEN = Token("q", 0)
-LIMITS = Limits()
+LIMITS = Limits(two_phase_commit=True)
 
 
 def policy_of(transactional_id: str) -> TransactionPolicy:
@@ -136,8 +137,10 @@ class Coordinator(Owner):
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def _on_init(self, client: str, connection: int, txid: str, producer_id: int, epoch: int) -> None:
-        self._call("init", client, connection, txid, producer_id, epoch)
+    def _on_init(
+        self, client: str, connection: int, txid: str, producer_id: int, epoch: int, *two_phase: bool
+    ) -> None:
+        self._call("init", client, connection, txid, producer_id, epoch, *two_phase)
 
     def _on_add(
         self, client: str, connection: int, txid: str, producer_id: int, epoch: int, partitions: tuple[str, ...]
@@ -287,6 +290,8 @@ class Coordinator(Owner):
             self._refuse(call, reply)
         elif isinstance(reply, ProducerIdentity):
             self._tell(call, 0, *reply)
+        elif isinstance(reply, Kept):
+            self._tell(call, 0, *reply.identity, *reply.ongoing)
         elif isinstance(reply, Joined):
             self._tell(call, 0, *reply.identity)
         elif isinstance(reply, Ended):
@@ -299,9 +304,10 @@ class Coordinator(Owner):
         else:
             self._tell(call, max(int(each.error) for each in reply.results))
 
-    def _tell(self, call: Call, code: int, producer_id: int = -1, epoch: int = -1) -> None:
+    def _tell(self, call: Call, code: int, producer_id: int = -1, epoch: int = -1, *kept: int) -> None:
         self.out.append(Send(
-            call.answer_to, ("answered", self.name, call.connection, call.kind, code, producer_id, epoch), call.channel
+            call.answer_to, ("answered", self.name, call.connection, call.kind, code, producer_id, epoch, *kept),
+            call.channel,
         ))
 
     # --- effects ------------------------------------------------------------------------------------------------------

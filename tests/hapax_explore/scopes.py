@@ -9,6 +9,7 @@ from typing import Final
 from hapax_explore.broker import Broker, partition_of
 from hapax_explore.clients import ABORTED, COMMITTED, UNKNOWN, NativeProducer, OldProducer, Planned
 from hapax_explore.coordinator import Coordinator, ShardLog
+from hapax_explore.dual_writer import DualWriter
 from hapax_explore.group import GroupOwner
 from hapax_explore.internal_log import LogReplica
 from hapax_explore.replicated import Copy, Store
@@ -179,6 +180,21 @@ def timers() -> Scope:
     )
 
 
+def two_phase() -> Scope:
+    """A program that commits a database and the log together (KIP-939). Its process dies at any moment. The next one
+    keeps what is prepared, while calls of the former one are still under way and the shard moves."""
+    told = ("a1", "p0")
+    plan = (Planned((("p0", "a"),)), Planned((("p0", "b"),)))
+    return Scope(
+        "two-phase", two_phase.__doc__ or "",
+        (
+            DualWriter("a1", plan), Broker("p0"), Coordinator("c1", "log", told, successor="c2"),
+            Coordinator("c2", "log", told, serves=False, first_id=2000), ShardLog("log"),
+        ),
+        {"producer dies": 2, "take-over": 1, "reconnect": 0, "time-out": 1}, safe, settled,
+    )
+
+
 def pipelined() -> Scope:
     """Seven version-2 batches to one partition in two transactions, over connections that break."""
     values = tuple(("p0", value) for value in "abcdef")
@@ -309,7 +325,7 @@ def two_partitions() -> Scope:
 SCOPES: Final[dict[str, Callable[[], Scope]]] = {
     "parked": parked, "owners": owners, "owners-large": owners_large,
     "members": members, "zombie": zombie, "timers": timers,
-    "pipelined": pipelined,
+    "pipelined": pipelined, "two-phase": two_phase,
     "two-partitions": two_partitions,
     "elections": elections, "elections-in-sync": elections_in_sync, "elections-twice": elections_twice,
     "elections-of-three": elections_of_three,

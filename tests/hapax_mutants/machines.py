@@ -53,6 +53,8 @@ MACHINES: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     ("a pending addition does not count",): (explore("elections-in-sync"),),
     ("a cut log keeps the producers' state of what was cut",): (explore("elections-twice"),),
     ("completion does not wait for every marker",): (explore("two-partitions"),),
+    ("a transaction that is kept is aborted",): (explore("two-phase"),),
+    ("a zombie ends the transaction that its successor has kept",): (explore("two-phase"),),
     ("a refused marker counts as stored",): (explore("two-partitions"),),
     ("a resumed reset of a group is planned again",): _REST,
     ("a deletion under If-Match compares nothing",): _REST,
