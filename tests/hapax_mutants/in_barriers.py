@@ -31,6 +31,12 @@ MUTANTS = (
         (unit("broker/test_barrier.py"),),
     ),
     Mutant(
+        "a leadership that was won back confirms what was said before", "rule 23", "broker/rpc_api.py",
+        "        if replica.leader_epoch != leader_epoch:\n",
+        "        if False:\n",
+        (unit("broker/test_barrier.py"),),
+    ),
+    Mutant(
         "a fetch that was on its way confirms a leader", "rule 23", "core/partition/barrier.py",
         "        known = number - REQUESTS_AT_ONCE if read is None else min(read, number - 1)\n",
         "        known = number - 1\n",

@@ -77,7 +77,7 @@ class BrokerRpc:
                 place = result.partitions.add(topic_id=partition.topic_id, partition=partition.partition)
                 by_partition.setdefault((partition.topic_id, partition.partition), []).append((marker, place))
         waits: list[tuple[asyncio.Future[WriteResult], list[common_pb2.PartitionError]]] = []
-        repeated: list[tuple[Replica, list[common_pb2.PartitionError]]] = []
+        repeated: list[tuple[Replica, int, list[common_pb2.PartitionError]]] = []
         for (topic_id, index), markers in by_partition.items():
             try:
                 replica = self._find(common_pb2.TopicPartition(topic_id=topic_id, partition=index))
@@ -96,7 +96,7 @@ class BrokerRpc:
             # Every partition's wait begins now: one that began later could miss that its leadership was lost meanwhile.
             waits.append((replica.commitment(end), places))
             if replica.machine.log_end_offset == before:
-                repeated.append((replica, places))
+                repeated.append((replica, replica.leader_epoch, places))
         for stored, places in waits:
             written = await stored
             if written.error:
@@ -258,11 +258,14 @@ def _described(named: partitions_pb2.PartitionOfTopicId, replica: Replica) -> pa
     )
 
 
-async def _confirm_repeated(replica: Replica, places: list[common_pb2.PartitionError]) -> None:
+async def _confirm_repeated(replica: Replica, leader_epoch: int, places: list[common_pb2.PartitionError]) -> None:
     """Nothing was appended, so only this node's memory shows that there is nothing to end. A barrier confirms that it
-    still leads."""
+    led then. The other partitions' markers were waited for since: a leadership that was lost and won back meanwhile
+    confirms nothing."""
     try:
         await replica.barrier.passed()
+        if replica.leader_epoch != leader_epoch:
+            raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     except Refusal as refusal:
         _refuse(places, refusal.code, refusal.reason)
 

@@ -32,6 +32,7 @@ from unit.broker.broker_fixtures import FaultyDisk
 
 KEYS = Keys("c")
 TOPIC = TopicId(b"t" * 16)
+OTHER_TOPIC = TopicId(b"u" * 16)
 PARTITION = TopicIdPartition(TOPIC, PartitionIndex(0))
 KEY = KEYS.partition(*PARTITION)
 
@@ -94,11 +95,20 @@ class World:
 
     def make_topic(self, replicas: Sequence[int] = (0, 1, 2), isr: Sequence[int] | None = None, **config: str) -> None:
         """`t`, one partition, led by the first of its replicas."""
+        self._make_topic("t", TOPIC, replicas, isr, config)
+
+    def make_other_topic(self, replicas: Sequence[int]) -> None:
+        """`u`, likewise. Only `leads_other` looks at it."""
+        self._make_topic("u", OTHER_TOPIC, replicas, None, {})
+
+    def _make_topic(
+        self, name: str, topic_id: TopicId, replicas: Sequence[int], isr: Sequence[int] | None, config: dict[str, str]
+    ) -> None:
         config = {name.replace("_", "."): value for name, value in config.items()}
         nodes, members = _nodes(replicas), _nodes(replicas if isr is None else isr)
         self.model.txn([], [
-            Put(KEYS.topic("t"), TopicRecord(TOPIC, "t", 1, len(nodes), config).encode()),
-            Put(KEY, PartitionRecord(
+            Put(KEYS.topic(name), TopicRecord(topic_id, name, 1, len(nodes), config).encode()),
+            Put(KEYS.partition(topic_id, PartitionIndex(0)), PartitionRecord(
                 nodes[0], LeaderEpoch(0), self.registration(replicas[0]), nodes, members,
                 isr_registrations=tuple(self.registration(node) for node in members),
             ).encode()),
@@ -161,6 +171,10 @@ class World:
             replica is not None and replica.serving and self.record.accepted
             and replica.leader_epoch == self.record.leader_epoch
         )
+
+    def leads_other(self, node: int) -> bool:
+        replica = self.brokers[node].partitions.replicas.get(TopicIdPartition(OTHER_TOPIC, PartitionIndex(0)))
+        return replica is not None and replica.serving
 
     def produce(self, node: int, batch: bytes | bytearray, *, local: bool = False) -> asyncio.Future[WriteResult]:
         """To the replica of a node, as acks=all or (`local`) acks=1."""

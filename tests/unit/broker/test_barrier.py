@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hapax.broker import barrier
+from hapax.broker.rpc_api import BrokerRpc
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.barrier import Conversation
@@ -20,7 +21,7 @@ from hapax.runtime.rpc import RpcIdentity
 from hapax.wire.messages import ListOffsetsRequest
 from hapax.wire.peer import Peer
 from unit.broker.broker_fixtures import batch
-from unit.broker.replicas_world import TOPIC, World
+from unit.broker.replicas_world import OTHER_TOPIC, TOPIC, World
 
 Make = Callable[..., Awaitable[World]]
 LATEST, EARLIEST = -1, -2
@@ -126,6 +127,43 @@ async def test_a_marker_that_ends_nothing_is_no_success_at_a_leader_that_was_rep
     answer = broker_pb2.WriteMarkersResponse.FromString(
         await channel.call("/hapax.internal.v1.PartitionBroker/WriteMarkers", payload, 5.0))
     assert answer.results[0].partitions[0].error in UNCONFIRMED
+
+
+async def test_a_leadership_that_was_won_back_meanwhile_does_not_confirm_what_memory_said_before(make: Make) -> None:
+    """Node 0 says that nothing is open, and waits for another partition's marker. It learns that it was replaced, gets
+    the transaction from its successor, and leads again."""
+    world = await make(0, 1, 2, replicas=(0, 1), transaction_partition_verification_enable=False)
+    world.make_other_topic((0, 2))
+    await world.until(lambda: world.leads_other(0))
+    await world.produced(0, batch(3))
+    await world.until(lambda: world.equal(0, 1))
+    cut_off(world, 0)
+    world.elect(1, isr=(1,))
+    await world.until(lambda: world.leads(1))
+    await world.produced(1, batch(2, producer_id=7, epoch=0, sequence=0, transactional=True))
+
+    world.syncs(2).hold_syncs()
+    call = asyncio.ensure_future(BrokerRpc(world.brokers[0].partitions, lambda *_: "x").write_markers(
+        broker_pb2.WriteMarkersRequest(markers=[
+            broker_pb2.Marker(
+                producer_id=7, producer_epoch=1, coordinator_epoch=5, serial=-1, shard=-1, first_offset=3,
+                transaction_version=2, partitions=[common_pb2.TopicPartition(topic_id=TOPIC, partition=0)]),
+            broker_pb2.Marker(
+                producer_id=8, producer_epoch=1, coordinator_epoch=5, serial=1, shard=0, first_offset=-1,
+                transaction_version=2, partitions=[common_pb2.TopicPartition(topic_id=OTHER_TOPIC, partition=0)]),
+        ])))
+    await asyncio.sleep(0)
+    world.stores[0].link = world.stores[1].link
+    await world.until(lambda: world.equal(0, 1) and world.end(0) == 5)
+    world.elect(0, isr=(0, 1))
+    await world.until(lambda: world.leads(0))
+    assert not call.done()
+    world.syncs(2).release()
+    async with asyncio.timeout(10):
+        answer = broker_pb2.WriteMarkersResponse.FromString(await call)
+    assert [opened.producer_id for opened in world.replica(0).machine.open_transactions()] == [7]
+    assert answer.results[0].partitions[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answer.results[1].partitions[0].error == 0
 
 
 async def test_fetches_that_wait_are_answered_at_once_and_questions_share_a_round(make: Make) -> None:
