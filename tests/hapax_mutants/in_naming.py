@@ -112,8 +112,15 @@ MUTANTS = (
     Mutant(
         "a pass counts long after its transaction", "rule 3: the partition forgets markers",
         "core/partition/verification.py",
-        "            and abs(now_ms - admission.issued_ms) <= LONGEST_ADMISSION_MS\n",
+        "            and abs(now_ms - admission.issued_ms) <= min(LONGEST_ADMISSION_MS, expiry_ms // 2)\n",
         "",
+        (unit("broker/test_write_passes.py"),),
+    ),
+    Mutant(
+        "a pass counts after the partition has forgotten its producer", "rule 3: a short producer.id.expiration.ms",
+        "core/partition/verification.py",
+        "            and abs(now_ms - admission.issued_ms) <= min(LONGEST_ADMISSION_MS, expiry_ms // 2)\n",
+        "            and abs(now_ms - admission.issued_ms) <= LONGEST_ADMISSION_MS\n",
         (unit("broker/test_write_passes.py"),),
     ),
     Mutant(

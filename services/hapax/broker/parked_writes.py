@@ -111,9 +111,10 @@ class ParkedWrites:
     def admits(self, header: BatchHeader, admission: Admission | None, now_ms: int) -> bool:
         """Whether the producer's first batch of a transaction is verified by what came with it. A producer whose
         transaction is open here was sealed, or this leadership is new: then the coordinator is asked."""
-        if admission is None or not self._verification.admits(header, admission, now_ms):
+        machine = self._partition.machine
+        if admission is None or not self._verification.admits(header, admission, now_ms, machine.expiry_ms):
             return False
-        producer = self._partition.machine.describe_producer(header.producer_id)
+        producer = machine.describe_producer(header.producer_id)
         return producer is None or producer.txn_first_offset < 0
 
     def admitted(self, admission: Admission) -> None:

@@ -73,6 +73,22 @@ async def test_an_old_pass_is_ignored(harness: Harness, partitions: Any) -> None
     assert len(harness.questions) == 1 and harness.replica.log.end_offset == 0
 
 
+async def test_a_pass_is_old_before_the_partition_forgets_the_marker(harness: Harness, partitions: Any) -> None:
+    """producer.id.expiration.ms may be short. Were the batch appended, it would open a transaction that no marker
+    ends."""
+    clock, machine = harness.clock, harness.replica.machine
+    issued, machine.expiry_ms = clock.now, 60_000
+    harness.replica.write_markers([marker()])
+    while machine.producers.get(7) is not None:
+        clock.now += 10_000
+        expiry = machine.decide_expiry(clock.now)
+        if expiry is not None:
+            harness.replica.append_control(expiry)
+    assert clock.now - issued < LONGEST_ADMISSION_MS
+    assert write(partitions, issued_ms=issued).results == [None]
+    assert len(harness.questions) == 1 and machine.open_transactions() == []
+
+
 async def test_a_marker_ends_it(harness: Harness, partitions: Any) -> None:
     """The transaction timed out before its member's first batch. Were that appended, it would open a transaction that
     no marker ends."""

@@ -44,7 +44,7 @@ FIRST_VERSION_THAT_ADDS: Final = 12
 """First Produce version in which a write registers its partition (transactions version 2)."""
 
 LONGEST_ADMISSION_MS: Final = 900_000
-"""Much less than producer.id.expiration.ms."""
+"""Where producer.id.expiration.ms is less than twice this, half of it counts instead."""
 
 _COORDINATOR_TROUBLE: Final = frozenset(
     {
@@ -185,17 +185,17 @@ class Verification(Generic[Write]):
         """Tickets of the questions on which parked writes wait."""
         return [queue.ticket for queue in self._queues.values()]
 
-    def admits(self, header: BatchHeader, admission: Admission, now_ms: int) -> bool:
+    def admits(self, header: BatchHeader, admission: Admission, now_ms: int, expiry_ms: int) -> bool:
         """Whether the admission stands for the answer to the question about this batch, the producer's first of a
-        transaction here. `now_ms`: wall clock.
+        transaction here. `now_ms`: wall clock. `expiry_ms`: how long the partition remembers an idle producer.
 
         It is as old as the producer's place in the transaction, so a marker may have come since: then its serial is
-        decided here. A partition forgets a producer's last marker some time after the transaction, so an admission is
-        worth something only for LONGEST_ADMISSION_MS."""
+        decided here. The partition forgets the marker `expiry_ms` later, and the clocks of two nodes differ. So an
+        admission counts for half of that, and for LONGEST_ADMISSION_MS at most."""
         return (
             bool(header.attributes & TRANSACTIONAL)
             and (admission.producer_id, admission.producer_epoch) == (header.producer_id, header.producer_epoch)
-            and abs(now_ms - admission.issued_ms) <= LONGEST_ADMISSION_MS
+            and abs(now_ms - admission.issued_ms) <= min(LONGEST_ADMISSION_MS, expiry_ms // 2)
             and admission.serial > self._decided(header.producer_id)
             and self._epochs.admit(admission.shard, admission.shard_epoch)
         )
