@@ -223,7 +223,8 @@ class Topics:
             except Refusal as refusal:
                 results[position] = _refused(change.topic, refusal)
                 continue
-            results[position] = pb.TopicResult(name=change.topic, topic_id=altered.topic_id)
+            results[position] = pb.TopicResult(
+                name=change.topic, topic_id=altered.topic_id, lists_changed=bool(change.append or change.subtract))
             if altered != self._view.topic(change.topic):
                 key = self._view.keys.topic(change.topic)
                 changes[position] = GuardedWrite(

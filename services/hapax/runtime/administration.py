@@ -22,6 +22,10 @@ _ANSWER_S: Final = 0.5
 _VISIBLE_S: Final = 2.0
 """Longest wait until this node's own image shows a change that the controller has reported."""
 
+_NO_LISTS: Final = (
+    "the acting controller is of an earlier release, which adds no values to lists and takes none from them; set the "
+    "whole list, or upgrade the controller")
+
 _Answer = TypeVar("_Answer", bound=Message)
 _Request: TypeAlias = (
     pb.CreateTopicsRequest | pb.DeleteTopicsRequest | pb.CreatePartitionsRequest | pb.AlterTopicConfigsRequest
@@ -78,6 +82,11 @@ class Administration:
         """One result per change, in its order; brokers follow within moments."""
         request = pb.AlterTopicConfigsRequest(changes=changes, validate_only=validate_only)
         answer = await self._call("AlterTopicConfigs", request, pb.AlterTopicConfigsResponse, timeout_ms)
+        for change, result in zip(changes, answer.topics, strict=True):
+            if (change.append or change.subtract) and not result.error and not result.lists_changed:
+                # During a rolling upgrade, an older controller may act. It does not know these fields, and reports
+                # success for what it did not do.
+                result.error, result.reason = ErrorCode.UNSUPPORTED_VERSION, _NO_LISTS
         await self._visible(lambda view: view.revision >= answer.revision)
         return list(answer.topics)
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
+from hapax.controller.topics import Topics
 from hapax.core.cluster.topics import TOPIC_CONFIGS
 from hapax.core.errors import ErrorCode
 from hapax.kafka.api.describe_configs import _SENSITIVE, Source, node_configs, topic_configs
+from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.group_limits import LimitsOfGroups
 from hapax.runtime.settings import SETTING_NAMES, load
@@ -73,6 +77,29 @@ def test_a_topic_s_configuration_is_changed_and_given_back() -> None:
         assert (await alter(node, TOPIC, "__consumer_offsets", ("retention.ms", 0, "1")))[0] == (
             ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         assert config() == {"retention.ms": "2000"}
+
+    run(scenario)
+
+
+def test_a_controller_that_does_not_know_how_to_add_to_lists_has_not_done_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """During a rolling upgrade, the acting controller may be of a release that passes over the new fields."""
+    alter_configs = Topics.alter_configs
+
+    async def of_former_release(self: Topics, request: pb.AlterTopicConfigsRequest) -> Any:
+        for change in request.changes:
+            change.ClearField("append")
+            change.ClearField("subtract")
+        return await alter_configs(self, request)
+
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        await create(node, creatable("x"))
+        monkeypatch.setattr(Topics, "alter_configs", of_former_release)
+        for what in (APPEND, SUBTRACT):
+            code, reason = await alter(node, TOPIC, "x", ("cleanup.policy", what, "compact"))
+            assert code == ErrorCode.UNSUPPORTED_VERSION and "earlier release" in str(reason)
+        assert topic_config(node.view, "x") == {}
+        assert await alter(node, TOPIC, "x", ("cleanup.policy", SET, "compact")) == (0, None)
 
     run(scenario)
 

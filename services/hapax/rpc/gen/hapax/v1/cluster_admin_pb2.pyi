@@ -36,20 +36,22 @@ class Replicas(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TopicResult(_message.Message):
-    __slots__ = ("name", "error", "reason", "topic_id", "partitions", "replication_factor")
+    __slots__ = ("name", "error", "reason", "topic_id", "partitions", "replication_factor", "lists_changed")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    LISTS_CHANGED_FIELD_NUMBER: _ClassVar[int]
     name: str
     error: int
     reason: str
     topic_id: bytes
     partitions: int
     replication_factor: int
-    def __init__(self, name: _Optional[str] = ..., error: _Optional[int] = ..., reason: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ...) -> None: ...
+    lists_changed: bool
+    def __init__(self, name: _Optional[str] = ..., error: _Optional[int] = ..., reason: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ..., lists_changed: _Optional[bool] = ...) -> None: ...
 
 class CreateTopicsRequest(_message.Message):
     __slots__ = ("topics", "timeout_ms", "validate_only")
