@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 
 from hapax.broker.kafka_api import ProduceService
-from hapax.broker.replica import Replica, ReplicaContext
+from hapax.broker.replica import Replica
+from hapax.broker.replica_context import ReplicaContext
 from hapax.codec.batch import read_header
 from hapax.codec.control import decode_control
 from hapax.codec.records import decode_batch, encode_records

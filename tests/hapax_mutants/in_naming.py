@@ -14,7 +14,7 @@ MUTANTS = (
     ),
     Mutant(
         "a parked write outlives its connection", "rules 4 and 24", "broker/parked_writes.py",
-        "        superseded = self._gave_way(parked)\n",
+        "        superseded = self.gave_way(parked)\n",
         "        superseded = None\n",
         (unit("broker/test_parked_writes.py"),),
     ),

@@ -47,7 +47,7 @@ MUTANTS = (
         (unit("core/partition/test_replication.py"),),
     ),
     Mutant(
-        "a log whose snapshots are lost counts as whole", "rule 5", "broker/replica.py",
+        "a log whose snapshots are lost counts as whole", "rule 5", "broker/opening.py",
         "    replica.inheritance.lacking |= recovery.incomplete and replica.inheritance.inherited is None\n",
         "",
         (unit("broker/test_inheritance.py"),),

@@ -32,7 +32,7 @@ _AGAIN_S: Final = 1.0
 
 
 class Healing:
-    """`found` is `replica.ReplicaContext.damaged`. It starts a task that repairs the replica."""
+    """`found` is `ReplicaContext.damaged`. It starts a task that repairs the replica."""
 
     def __init__(self, partitions: PartitionSet, store: MetadataStore) -> None:
         self.found_total = 0
@@ -66,7 +66,7 @@ class Healing:
             self._damaged[replica.id] = replica, task
 
     def mislisted(self, replica: Replica, segment: Segment, count: int) -> None:
-        """`replica.ReplicaContext.mislisted`."""
+        """`ReplicaContext.mislisted`."""
         self.mislisted_total += 1
         log.error(
             "a wrong index of aborted transactions was rebuilt: read_committed readers may have got wrong records",
@@ -79,7 +79,7 @@ class Healing:
             )
 
     def unreadable(self, replica: Replica, offset: int, refusal: Refusal) -> None:
-        """`replica.ReplicaContext.unreadable`."""
+        """`ReplicaContext.unreadable`."""
         self.unreadable_total += 1
         log.warning(
             "a client sent a batch whose records cannot be read; it is kept unchanged", partition=replica.name,

@@ -157,7 +157,7 @@ class ParkedWrites:
         return -1 if producer is None else producer.serial
 
     def _release(self, parked: ParkedWrite, outcome: Outcome[ParkedWrite]) -> None:
-        superseded = self._gave_way(parked)
+        superseded = self.gave_way(parked)
         if superseded is not None:
             self._superseded()
             parked.call.drop(superseded.reason)
@@ -170,8 +170,8 @@ class ParkedWrites:
         if self._partition.machine.name_transaction(header.producer_id, outcome.serial):
             self.transactional_ids[header.producer_id] = parked.transactional_id
 
-    def _gave_way(self, parked: ParkedWrite) -> Superseded | None:
-        """Whether a version-1 producer has written on a newer connection since the write was parked."""
+    def gave_way(self, parked: ParkedWrite) -> Superseded | None:
+        """Whether a version-1 producer has written on a newer connection since the write came."""
         connection = parked.call.connection
         if self.fencing is None or parked.produce_version >= FIRST_VERSION_THAT_ADDS or connection < 0:
             return None

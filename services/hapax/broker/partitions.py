@@ -20,7 +20,9 @@ from hapax.broker.high_watermarks import HighWatermarks
 from hapax.broker.in_sync import InSync
 from hapax.broker.inheritance import Inherited
 from hapax.broker.intact_since import read_intact_since
-from hapax.broker.replica import Replica, ReplicaContext, open_replica
+from hapax.broker.opening import open_replica
+from hapax.broker.replica import Replica
+from hapax.broker.replica_context import ReplicaContext
 from hapax.codec.snapshot import decode_snapshot
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.replication import Replication

@@ -8,22 +8,20 @@ replayed within one call. Only its answer waits, for the commit of the record th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Final
 
 from crc32c import crc32c
 
 from hapax.broker.aborted_listing import AbortedListing
-from hapax.broker.barrier import Barrier, Barriers
-from hapax.broker.commit import Committer
-from hapax.broker.duplicates import Duplicates
+from hapax.broker.barrier import Barrier
 from hapax.broker.inheritance import Inheritance
+from hapax.broker.intake import Intake, rules_of
 from hapax.broker.log_maintenance import LogMaintenance
 from hapax.broker.parked_writes import ParkedWrite, ParkedWrites
 from hapax.broker.partition_views import ReadRange
 from hapax.broker.record_counter import RecordCounter
-from hapax.broker.storage import StorageGuard
+from hapax.broker.replica_context import ReplicaContext
 from hapax.broker.subscribers import CopySubscriber, FollowerSubscriber, Readers
 from hapax.broker.waiters import Settles, Waiters, WriteFuture
 from hapax.codec.batch import (
@@ -57,17 +55,14 @@ from hapax.core.partition.machine import (
     PartitionMachine,
 )
 from hapax.core.partition.replication import Replication
-from hapax.core.partition.values import WriteResult
-from hapax.core.partition.verification import Admission, Question, ShardEpochs
+from hapax.core.partition.values import BadRecords, WriteResult
+from hapax.core.partition.verification import Admission, Question
 from hapax.core.types import NodeId, RegistrationEpoch, TopicIdPartition
-from hapax.log.config import LogConfig
 from hapax.log.durable import SyncFailed
-from hapax.log.recovery import Recovery, open_log
 from hapax.log.segment import Segment
 from hapax.log.segment_log import SegmentLog
 from hapax.log.soundness import Damage, Damaged
 from hapax.runtime import telemetry
-from hapax.runtime.ports import Clock, Disk, OpenFolder
 from hapax.runtime.settings import Settings
 
 log = telemetry.logger("partition")
@@ -78,41 +73,8 @@ _LEAST_RECORD_BYTES: Final = 7
 """One byte each: length, attributes, timestamp delta, offset delta, key length, value length, header count."""
 
 
-def _nothing(*_: object) -> None:
-    """A callback that a broker's part does not need."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaContext:
-    """What all partitions of a broker share: its disk and clock, and callbacks into the broker."""
-
-    disk: Disk
-    clock: Clock
-    committer: Committer
-    storage: StorageGuard
-    shard_epochs: ShardEpochs
-    ask: Callable[[Replica, Question], None]
-    """Sends a question to the transaction's coordinator. The answer goes to `Replica.parked.answered`."""
-    refused: Callable[[Replica, memoryview | bytearray, Refusal, Settles], None]
-    """Called for each refused batch."""
-    node_id: int = 0
-    reconsider: Callable[[Replica], None] = _nothing
-    """Called when the in-sync set of a partition led here may have to change."""
-    damaged: Callable[[Replica, Damage], None] = _nothing
-    """Called when bytes on the disk are not those that were written."""
-    mislisted: Callable[[Replica, Segment, int], None] = _nothing
-    """Called when a segment's index of aborted transactions contradicts its markers; with the number of wrong entries
-    in memory."""
-    superseded: Callable[[], None] = _nothing
-    """Called for each parked write that was dropped because its producer has a newer connection."""
-    unreadable: Callable[[Replica, int, Refusal], None] = _nothing
-    """Called with the offset of each client's batch whose records cannot be read."""
-    duplicates: Duplicates = field(default_factory=Duplicates)
-    barriers: Barriers = field(default_factory=Barriers)
-
-
 class Replica:
-    """See above. `open_replica` makes one from its folder. It serves once `lead` was called."""
+    """See above. `opening.open_replica` makes one from its folder. It serves once `lead` was called."""
 
     def __init__(
         self, context: ReplicaContext, topic: str, partition: TopicIdPartition, settings: Settings, *, internal: bool
@@ -142,6 +104,7 @@ class Replica:
         self.copying: CopySubscriber | None = None
         self.barrier = Barrier(self, context.barriers)
         self.inheritance = Inheritance(self)
+        self.intake = Intake(self, context.intake_gate, self.admit)
         self.halted = False
         """Nothing is fetched from the leader: the copy is damaged and will be rebuilt."""
         self.too_few_in_sync = False
@@ -164,6 +127,7 @@ class Replica:
         """`settings` are the topic's (`Settings.for_topic`)."""
         self.settings = settings
         self._max_batch = settings.message_max_bytes
+        self.intake.set_rules(rules_of(settings))
         self._log_append_time = settings.log_message_timestamp_type == "LogAppendTime"
         self._durable = settings.durability == "fsync"
         self._checkpoint_cost = settings.log_snapshot_interval_bytes
@@ -287,6 +251,7 @@ class Replica:
 
     def _send_away(self) -> None:
         result = WriteResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.intake.abandon(result)
         self.parked.resign(result)
         self.waiters.fail(result)
         self._local_waiters.fail(result)
@@ -331,12 +296,18 @@ class Replica:
         coordinator's answer about this partition, if it came with the batch."""
         try:
             header = self.checked(batch)
+            now_ms = self.context.clock.now_ms()
+            intake = self.intake
+            if (intake.attentive or header.max_timestamp - now_ms > intake.after_ms) and intake.takes(header, now_ms):
+                intake.take(ParkedWrite(
+                    bytearray(batch), call, number, local, transactional_id, produce_version), header, now_ms)
+                return
             if header.producer_id >= 0 and self.parked.holds(header.producer_id):
                 self.parked.park(batch, header, call, number, transactional_id, produce_version, local)
                 return
-            decision = self.machine.decide_append(header, self.context.clock.now_ms(), self._client_context)
-            if decision is NEED_VERIFICATION and self.parked.admits(header, admission, self.context.clock.now_ms()):
-                decision = self.machine.decide_append(header, self.context.clock.now_ms(), VERIFIED)
+            decision = self.machine.decide_append(header, now_ms, self._client_context)
+            if decision is NEED_VERIFICATION and self.parked.admits(header, admission, now_ms):
+                decision = self.machine.decide_append(header, now_ms, VERIFIED)
                 self.carry_out(decision, batch, header, call, number, local)
                 assert admission is not None
                 self.parked.admitted(admission)
@@ -346,6 +317,38 @@ class Replica:
                 self.carry_out(decision, batch, header, call, number, local)
         except Refusal as refusal:
             call.settle(number, self.refused(batch, refusal, call))
+
+    def admit(self, write: ParkedWrite, bad: Refusal | None) -> None:
+        """A client's batch comes out of the intake, and is judged as if it came now. `bad`: what is wrong with its
+        records. A batch that is stored already is answered as the first time all the same."""
+        batch, call, number, local, transactional_id, produce_version = write
+        view = memoryview(batch)
+        try:
+            self._check_client_write(local)
+            header = self.checked(view)
+            superseded = self.parked.gave_way(write) if header.attributes & TRANSACTIONAL else None
+            if superseded is not None:
+                self.context.superseded()
+                call.drop(superseded.reason)
+                return
+            held = bad is None and header.producer_id >= 0 and self.parked.holds(header.producer_id)
+            decision = NEED_VERIFICATION if held else self.machine.decide_append(
+                header, self.context.clock.now_ms(), self._client_context)
+            if bad is not None and not isinstance(decision, Duplicate):
+                raise bad
+            if decision is NEED_VERIFICATION:
+                self.parked.park(view, header, call, number, transactional_id, produce_version, local)
+            else:
+                self.carry_out(decision, view, header, call, number, local)
+        except Refusal as refusal:
+            call.settle(number, self.refused(view, refusal, call))
+
+    def _check_client_write(self, local: bool) -> None:
+        """What was checked when the write came and may have changed since. Raises Refusal."""
+        if not self.serving:
+            raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if self.too_few_in_sync and not local:
+            raise Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, "fewer replicas are in sync than min.insync.replicas")
 
     def checked(self, batch: memoryview) -> BatchHeader:
         """The header of a client's batch, after checking that the batch is whole and allowed. Raises Refusal.
@@ -482,7 +485,8 @@ class Replica:
 
     def refused(self, batch: memoryview | bytearray, refusal: Refusal, call: Settles) -> WriteResult:
         self.context.refused(self, batch, refusal, call)
-        return WriteResult(refusal.code, log_start_offset=self.machine.log_start_offset, reason=refusal.reason)
+        errors = refusal.errors if isinstance(refusal, BadRecords) else ()
+        return WriteResult(refusal.code, -1, -1, self.machine.log_start_offset, refusal.reason, errors)
 
     # --- write, internal ------------------------------------------------------------------------------------------
 
@@ -540,6 +544,7 @@ class Replica:
             self.log.note_aborted(aborted)
         self._written()
         self.parked.appended(control)
+        self.intake.appended(control)
         return offset
 
     def append_control(self, control: Control) -> int:
@@ -684,17 +689,3 @@ class Replica:
         only = self.serving and self.replication is None
         code = ErrorCode.CORRUPT_MESSAGE if only else ErrorCode.KAFKA_STORAGE_ERROR
         return Refusal(code, str(damage))
-
-
-async def open_replica(
-    replica: Replica, folder: str | OpenFolder, *, clean: bool, high_watermark: int = 0, known_epoch: int = 2**31 - 1
-) -> Recovery:
-    """Opens the log of an existing folder and replays the part that no snapshot covers. `high_watermark`: the last one
-    known here. `known_epoch`: the partition's current leader epoch."""
-    segment_log, recovery = await open_log(
-        replica.context.disk, folder, LogConfig.from_settings(replica.settings, internal=replica.internal), replica,
-        clean=clean, known_epoch=known_epoch,
-    )
-    replica.opened(segment_log, high_watermark)
-    replica.inheritance.lacking |= recovery.incomplete and replica.inheritance.inherited is None
-    return recovery

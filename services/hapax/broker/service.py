@@ -21,7 +21,8 @@ from hapax.broker.observing import Refusals, observe_broker
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.periodic_tasks import PeriodicTasks
 from hapax.broker.read_replicas import ReadReplicas
-from hapax.broker.replica import Replica, ReplicaContext
+from hapax.broker.replica import Replica
+from hapax.broker.replica_context import ReplicaContext
 from hapax.broker.rpc_api import BrokerRpc
 from hapax.broker.scrubber import Scrubber
 from hapax.broker.snapshots import SnapshotSource

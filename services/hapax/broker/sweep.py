@@ -6,6 +6,7 @@
 | `waiter` | a write is answered once it is durable, and when this node stops leading | it is answered |
 | `unsynced_write` | a sync of unsynced writes is running or queued | one is requested |
 | `parked_write` | a parked write's question is answered within its time-outs | it counts as unanswered |
+| `intake` | while writes wait for a look at their records, something looks at them | it goes on |
 | `fetch_session` | a fetch session hears of each change in its partitions | the next fetch looks at the partition |
 """
 
@@ -59,6 +60,8 @@ def differences(replica: Replica) -> Iterator[Difference]:
         yield Difference("waiter", replica, waits_for)
     for ticket in replica.parked.under_way():
         yield Difference("parked_write", replica, ticket)
+    if replica.intake.stalled:
+        yield Difference("intake", replica, 0)
     if replica.wants_sync:
         yield Difference("unsynced_write", replica, replica.log.synced_offset)
 
@@ -69,6 +72,8 @@ def correct(difference: Difference) -> None:
         replica.advance(replica.durable_end)
     elif kind == "waiter":
         replica.settle_overdue()
+    elif kind == "intake":
+        replica.intake.resume()
     elif kind == "unsynced_write":
         replica.context.committer.request(replica)
     else:

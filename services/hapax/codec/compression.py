@@ -46,9 +46,14 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
-def compress(compression: int, records: bytes) -> bytes:
-    """Compresses a batch's records. The same input gives the same output."""
-    return records if compression == Compression.NONE else _COMPRESS[compression](records)
+def compress(compression: int, records: bytes, level: int | None = None) -> bytes:
+    """Compresses a batch's records. The same input gives the same output. `level`: None for the codec's default; snappy
+    has none."""
+    if compression == Compression.NONE:
+        return records
+    if level is None:
+        return _COMPRESS[compression](records)
+    return _COMPRESS_AT_LEVEL[compression](records, level)
 
 
 def decompress(compression: int, records: bytes) -> bytes:
@@ -80,9 +85,9 @@ def decompress_bounded(compression: int, records: bytes, max_bytes: int) -> byte
         ) from error
 
 
-def _gzip_encode(records: bytes) -> bytes:
+def _gzip_encode(records: bytes, level: int = -1) -> bytes:
     """Without the timestamp that gzip's own writer puts into the header."""
-    member = zlib.compressobj(wbits=_GZIP)
+    member = zlib.compressobj(level, wbits=_GZIP)
     return member.compress(records) + member.flush()
 
 
@@ -143,6 +148,11 @@ def _check(size: int, max_bytes: int) -> None:
 _COMPRESS: Final[dict[int, Callable[[bytes], bytes]]] = {
     Compression.GZIP: _gzip_encode,
     Compression.SNAPPY: snappy_encode,
+    Compression.LZ4: lz4_encode,
+    Compression.ZSTD: zstd_encode,
+}
+_COMPRESS_AT_LEVEL: Final[dict[int, Callable[[bytes, int], bytes]]] = {
+    Compression.GZIP: _gzip_encode,
     Compression.LZ4: lz4_encode,
     Compression.ZSTD: zstd_encode,
 }

@@ -197,6 +197,20 @@ class Settings:
     beginning must reach the end within this time to see every deletion."""
     log_message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
     """CreateTime: the producer sets a record's timestamp. LogAppendTime: the broker does."""
+    log_message_timestamp_before_max_ms: Annotated[int, Between(0)] = 2**63 - 1
+    """Milliseconds that a record's timestamp may lie before the broker's clock. A batch with an older record is refused
+    (INVALID_TIMESTAMP). Not with LogAppendTime."""
+    log_message_timestamp_after_max_ms: Annotated[int, Between(0)] = 3_600_000
+    """As `log.message.timestamp.before.max.ms`, for timestamps after the broker's clock."""
+    compression_type: Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"] = "producer"
+    """Compression of stored batches. producer: as the producer sent them. Otherwise the broker compresses batches that
+    have another compression; that costs it CPU for each record byte."""
+    compression_gzip_level: Annotated[int, Between(-1, 9)] = -1
+    """Level of `compression.type=gzip`, 1 to 9; -1: the codec's default."""
+    compression_lz4_level: Annotated[int, Between(1, 17)] = 9
+    """Level of `compression.type=lz4`."""
+    compression_zstd_level: Annotated[int, Between(-131_072, 22)] = 3
+    """Level of `compression.type=zstd`."""
     log_snapshot_interval_bytes: Bytes = 64 << 20
     """Bytes of log between two snapshots of a partition's producers. After a crash the broker reads the log from the
     last snapshot on, so lower values shorten recovery and cost more writes."""
@@ -474,9 +488,15 @@ class Settings:
 
 TOPIC_CONFIGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "log.cleanup.policy",
+    "compression.gzip.level": "compression.gzip.level",
+    "compression.lz4.level": "compression.lz4.level",
+    "compression.type": "compression.type",
+    "compression.zstd.level": "compression.zstd.level",
     "delete.retention.ms": "log.cleaner.delete.retention.ms",
     "index.interval.bytes": "log.index.interval.bytes",
     "max.message.bytes": "message.max.bytes",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
     "message.timestamp.type": "log.message.timestamp.type",
     "min.insync.replicas": "min.insync.replicas",
     "retention.bytes": "log.retention.bytes",

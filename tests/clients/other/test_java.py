@@ -18,7 +18,7 @@ from integration.waiting import wait_until
 
 SLICE = [("members", "classic"), ("members", "consumer"), ("process", "consumer")]
 REST = [
-    ("idempotent",), ("contents",), ("transactions",), ("zombie",), ("offsets",),
+    ("idempotent",), ("contents",), ("refused",), ("recompressed",), ("transactions",), ("zombie",), ("offsets",),
     ("topics",), ("configs",), ("config-lists",), ("group-configs",),
     ("records",), ("cluster",), ("open-transactions",), ("group-offsets",),
     ("eager", "classic"), ("migration",), ("process", "classic"),

@@ -12,7 +12,9 @@ from typing import Any, ClassVar
 from hapax.broker.commit import Committer
 from hapax.broker.copying import LeaderSnapshot
 from hapax.broker.fetcher import FetcherContext, Fetchers
-from hapax.broker.replica import Replica, ReplicaContext, open_replica
+from hapax.broker.opening import open_replica
+from hapax.broker.replica import Replica
+from hapax.broker.replica_context import ReplicaContext
 from hapax.broker.storage import StorageGuard
 from hapax.broker.throttle import Throttle
 from hapax.broker.waiters import NO_TIMEOUT_MS

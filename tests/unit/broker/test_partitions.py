@@ -13,7 +13,7 @@ import pytest
 from hapax.broker.commit import Committer
 from hapax.broker.copying import Copying
 from hapax.broker.partitions import PartitionSet
-from hapax.broker.replica import ReplicaContext
+from hapax.broker.replica_context import ReplicaContext
 from hapax.broker.storage import StorageGuard
 from hapax.codec.metadata import DeletedTopicRecord, Keys, NodeRecord, PartitionRecord, TopicRecord
 from hapax.core.errors import ErrorCode, Refusal

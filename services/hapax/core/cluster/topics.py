@@ -38,7 +38,10 @@ _THROTTLED: Final = re.compile(r"(\*|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*)?")
 
 TOPIC_CONFIGS: Final[Mapping[str, tuple[int, int] | re.Pattern[str]]] = {
     "cleanup.policy": re.compile(r"((delete|compact)(,(delete|compact))*)?"),
+    "compression.gzip.level": (-1, 9),
+    "compression.lz4.level": (1, 17),
     "compression.type": re.compile(r"producer|uncompressed|gzip|snappy|lz4|zstd"),
+    "compression.zstd.level": (-131_072, 22),
     "delete.retention.ms": (0, _INT64_MAX),
     "file.delete.delay.ms": (0, _INT64_MAX),
     "flush.messages": (1, _INT64_MAX),
@@ -67,15 +70,12 @@ TOPIC_CONFIGS: Final[Mapping[str, tuple[int, int] | re.Pattern[str]]] = {
 it)."""
 
 IDLE_TOPIC_CONFIGS: Final[Mapping[str, str]] = {
-    "compression.type": "producer",
     "file.delete.delay.ms": "60000",
     "flush.messages": str(_INT64_MAX),
     "flush.ms": str(_INT64_MAX),
     "follower.replication.throttled.replicas": "",
     "leader.replication.throttled.replicas": "",
     "max.compaction.lag.ms": str(_INT64_MAX),
-    "message.timestamp.after.max.ms": "3600000",
-    "message.timestamp.before.max.ms": str(_INT64_MAX),
     "min.cleanable.dirty.ratio": "0.5",
     "min.compaction.lag.ms": "0",
     "preallocate": "false",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from hapax.core.errors import ErrorCode
+from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.producer_table import WINDOW
 
 
@@ -50,6 +50,22 @@ class Duplicate(NamedTuple):
     longer known. Clients treat that error as success, so its answer waits like a success (rule 15)."""
 
 
+class RecordError(NamedTuple):
+    """Why one record of a batch is refused (KIP-467)."""
+
+    position: int
+    """In the batch, from 0."""
+    message: str
+
+
+class BadRecords(Refusal):
+    """A batch is refused for some of its records: INVALID_RECORD, or INVALID_TIMESTAMP."""
+
+    def __init__(self, code: ErrorCode, reason: str, errors: Sequence[RecordError]) -> None:
+        super().__init__(code, reason)
+        self.errors = tuple(errors)
+
+
 class WriteResult(NamedTuple):
     """What a write to one partition is answered (Produce)."""
 
@@ -59,6 +75,7 @@ class WriteResult(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     reason: str = ""
+    record_errors: tuple[RecordError, ...] = ()
 
 
 APPEND: Final = Append()

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from hapax.codec.varint import read_uvarint, uvarint
 from hapax.core.errors import ErrorCode
-from hapax.core.partition.values import WriteResult
+from hapax.core.partition.values import RecordError, WriteResult
 from hapax.kafka.table import BULK_FRAME_BYTES, DEFERRED, ApiRow, ApiTable, CloseConnection, RequestContext, Role
 from hapax.wire import messages
 from hapax.wire.peer import INTERNAL_WRITE_TAG
@@ -360,25 +360,36 @@ def _grouped(partitions: list[PartitionRecords]) -> list[tuple[str | bytes, int,
 
 
 def _encode_partition(version: int, index: int, result: WriteResult) -> bytes:
-    error, base_offset, append_time, log_start, reason = result
+    error, base_offset, append_time, log_start, reason, record_errors = result
     if version >= FIRST_FLEXIBLE:
         if not reason:
             return _PARTITION_9_OK.pack(index, error, base_offset, append_time, log_start, 1, 0, 0)
         text = reason.encode()
         return b"".join((
-            _PARTITION_5.pack(index, error, base_offset, append_time, log_start), b"\1",
-            uvarint(len(text) + 1), text, b"\0",
+            _PARTITION_5.pack(index, error, base_offset, append_time, log_start),
+            _record_errors(record_errors, flexible=True), uvarint(len(text) + 1), text, b"\0",
         ))
     if version >= 8:
         if not reason:
             return _PARTITION_8_OK.pack(index, error, base_offset, append_time, log_start, 0, -1)
         text = reason.encode()
         return b"".join((
-            _PARTITION_5.pack(index, error, base_offset, append_time, log_start), bytes(4), _I16.pack(len(text)), text,
+            _PARTITION_5.pack(index, error, base_offset, append_time, log_start),
+            _record_errors(record_errors, flexible=False), _I16.pack(len(text)), text,
         ))
     if version >= 5:
         return _PARTITION_5.pack(index, error, base_offset, append_time, log_start)
     return _PARTITION_3.pack(index, error, base_offset, append_time)
+
+
+def _record_errors(errors: tuple[RecordError, ...], *, flexible: bool) -> bytes:
+    parts = [_count(len(errors), flexible)]
+    for index, message in errors:
+        text = message.encode()
+        parts += (_I32.pack(index), uvarint(len(text) + 1) if flexible else _I16.pack(len(text)), text)
+        if flexible:
+            parts.append(b"\0")
+    return b"".join(parts)
 
 
 def _count(count: int, flexible: bool) -> bytes:

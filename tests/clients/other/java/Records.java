@@ -2,17 +2,23 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.stream.IntStream;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.InvalidRecordException;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.InvalidProducerEpochException;
+import org.apache.kafka.common.errors.InvalidTimestampException;
 import org.apache.kafka.common.errors.ProducerFencedException;
 
 /** Producing, with idempotence and in transactions, and reading without a group. */
@@ -23,6 +29,8 @@ final class Records {
         all.put("transactions", Records::transactions);
         all.put("zombie", Records::zombie);
         all.put("offsets", Records::offsets);
+        all.put("refused", Records::refused);
+        all.put("recompressed", Records::recompressed);
     }
 
     static void idempotent(Cell cell) throws Exception {
@@ -41,6 +49,87 @@ final class Records {
             Cell.equal(IntStream.range(0, 200).mapToObj(i -> String.valueOf(2 * i + chosen)).toList(),
                     cell.read(topic, 2, "read_committed").stream().filter(each -> each.partition() == chosen)
                             .map(ConsumerRecord::value).toList());
+        }
+    }
+
+    private static void create(Cell cell, String topic, Map<String, String> configs) throws Exception {
+        try (Admin admin = cell.admin()) {
+            Cell.get(admin.createTopics(List.of(
+                    new NewTopic(topic, Optional.of(1), Optional.empty()).configs(configs))).all());
+        }
+    }
+
+    /** A batch with one bad record is refused as a whole, and each record's error says why (KIP-467). */
+    static void refused(Cell cell) throws Exception {
+        String compacted = cell.name + "-compacted";
+        String timed = cell.name + "-timed";
+        create(cell, compacted, Map.of("cleanup.policy", "compact"));
+        create(cell, timed, Map.of("message.timestamp.before.max.ms", "1000000"));
+        long now = System.currentTimeMillis();
+        for (String compression : List.of("none", "zstd")) {
+            try (KafkaProducer<String, String> producer = cell.producer("linger.ms", 200, "compression.type", compression)) {
+                List<Future<RecordMetadata>> sent = new ArrayList<>();
+                for (String key : new String[] {"a", null, "c"}) {
+                    sent.add(producer.send(new ProducerRecord<>(compacted, 0, key, "v")));
+                }
+                producer.flush();
+                for (int i = 0; i < 3; i++) {
+                    Future<RecordMetadata> each = sent.get(i);
+                    Class<? extends Exception> kind = i == 1 ? InvalidRecordException.class : KafkaException.class;
+                    String message = Cell.fails(kind, () -> caused(each)).getMessage();
+                    Cell.check(message.contains("must have a key") == (i == 1), "record " + i + ": " + message);
+                }
+                Cell.equal(0L, caused(producer.send(new ProducerRecord<>(compacted, 0, "k", "v"))).offset()
+                        - (compression.equals("none") ? 0 : 1));
+            }
+            try (KafkaProducer<String, String> producer = cell.producer("compression.type", compression)) {
+                for (long timestamp : new long[] {now - 2_000_000, now + 7_200_000}) {
+                    Cell.fails(InvalidTimestampException.class, () -> caused(
+                            producer.send(new ProducerRecord<>(timed, 0, timestamp, null, "v"))));
+                }
+                caused(producer.send(new ProducerRecord<>(timed, 0, now - 900_000, null, "v")));
+            }
+        }
+        Cell.equal(List.of("v", "v"), cell.values(compacted, 1, "read_committed"));
+        Cell.equal(List.of("v", "v"), cell.values(timed, 1, "read_committed"));
+    }
+
+    private static RecordMetadata caused(Future<RecordMetadata> sent) throws Exception {
+        try {
+            return sent.get();
+        } catch (ExecutionException failure) {
+            throw (Exception) failure.getCause();
+        }
+    }
+
+    /** The broker compresses what producers send as the topic wants it: with idempotence and in transactions. */
+    static void recompressed(Cell cell) throws Exception {
+        for (String wanted : List.of("uncompressed", "gzip", "snappy", "lz4", "zstd")) {
+            String topic = cell.name + "-" + wanted;
+            create(cell, topic, Map.of("compression.type", wanted));
+            List<String> expected = new ArrayList<>();
+            for (String sent : List.of("none", "gzip", "snappy", "lz4", "zstd")) {
+                try (KafkaProducer<String, String> producer = cell.producer("compression.type", sent, "linger.ms", 1,
+                        "batch.size", 500, "transactional.id", topic + "-" + sent)) {
+                    producer.initTransactions();
+                    for (int transaction = 0; transaction < 3; transaction++) {
+                        producer.beginTransaction();
+                        for (int i = 0; i < 40; i++) {
+                            producer.send(new ProducerRecord<>(topic, 0, sent, "value " + transaction + "." + i));
+                        }
+                        if (transaction == 1) {
+                            producer.flush();
+                            producer.abortTransaction();
+                        } else {
+                            producer.commitTransaction();
+                            for (int i = 0; i < 40; i++) {
+                                expected.add("value " + transaction + "." + i);
+                            }
+                        }
+                    }
+                }
+            }
+            Cell.equal(expected, cell.values(topic, 1, "read_committed"));
         }
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hapax.core.partition.values import WriteResult
+from hapax.core.partition.values import RecordError, WriteResult
 from hapax.kafka.api.produce import PartitionRecords, decode_request, encode_response
 from hapax.kafka.table import CloseConnection
 from hapax.wire.messages import ProduceRequest, ProduceResponse, set_unknown_tag
@@ -92,7 +92,9 @@ def test_responses_are_those_of_the_library(version: int, reason: str, topics: i
         for i in range(topics) for j in range(of_each)
     ]
     results = [
-        WriteResult(n, 100 + n, 1_700_000_000_000 + n, 5, reason if n % 2 == 0 else "")
+        WriteResult(
+            n, 100 + n, 1_700_000_000_000 + n, 5, reason if n % 2 == 0 else "",
+            tuple(RecordError(3 * i, "é" * 70 * i) for i in range(n)) if reason and n % 2 == 0 else ())
         for n in range(topics * of_each)
     ]
     Response = ProduceResponse.TopicProduceResponse
@@ -101,7 +103,11 @@ def test_responses_are_those_of_the_library(version: int, reason: str, topics: i
             Response.PartitionProduceResponse(
                 index=partition.partition, error_code=result.error, base_offset=result.base_offset,
                 log_append_time_ms=result.log_append_time_ms, log_start_offset=result.log_start_offset,
-                record_errors=[], error_message=result.reason or None,
+                record_errors=[
+                    Response.PartitionProduceResponse.BatchIndexAndErrorMessage(
+                        batch_index=each.position, batch_index_error_message=each.message)
+                    for each in result.record_errors],
+                error_message=result.reason or None,
             )
             for partition, result in list(zip(partitions, results, strict=True))[of_each * i : of_each * (i + 1)]
         ])
