@@ -154,7 +154,7 @@ def test_configurations_are_read_and_changed_by_kafka_s_tools(cluster: LocalClus
     for done in admin.incremental_alter_configs([changed]).values():
         done.result(30)
     assert read(ConfigResource("topic", topic)) == before | {"retention.ms": ("60000", "DYNAMIC_TOPIC_CONFIG")}
-    assert read(ConfigResource("broker", "0"))["node.id"] == ("0", "DEFAULT_CONFIG")
+    assert read(ConfigResource("broker", "0"))["node.id"] == ("0", "STATIC_BROKER_CONFIG")
     with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as other:
         told = other.describe_configs([KafkaConfigResource(KafkaConfigResourceType.TOPIC, topic)])
     assert topic in str(told) and "60000" in str(told)
