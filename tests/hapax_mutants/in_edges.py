@@ -67,6 +67,13 @@ MUTANTS = (
         (unit("kafka/api/test_delete_topics.py"),),
     ),
     Mutant(
+        "a controller of an earlier release claims to have added to a list", "rolling upgrade: it hides a lost change",
+        "runtime/administration.py",
+        "            if (change.append or change.subtract) and not result.error and not result.lists_changed:\n",
+        "            if False:\n",
+        (unit("kafka/test_configs.py"),),
+    ),
+    Mutant(
         "a deletion under If-Match compares nothing", "every write to etcd compares a revision", "controller/topics.py",
         "        _check_revision(topic, if_revision)\n        return topic\n",
         "        return topic\n",
