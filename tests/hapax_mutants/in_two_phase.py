@@ -117,6 +117,12 @@ MUTANTS = (
         (unit("codec/test_transaction_log.py"),),
     ),
     Mutant(
+        "the release before reads what is under two-phase commit", "KIP-939", "codec/transaction_log.py",
+        "        return TWO_PHASE_VERSION\n",
+        "        return WHOLE_VERSION\n",
+        (unit("codec/test_transaction_log.py"),),
+    ),
+    Mutant(
         "InitProducerId forgets to keep", "KIP-939", "kafka/api/init_producer_id.py",
         "            keep_prepared=two_phase and request.keep_prepared_txn,\n",
         "",

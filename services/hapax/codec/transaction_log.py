@@ -1,10 +1,11 @@
 """Records of `__transaction_state`: Kafka's TransactionLogKey v0 and TransactionLogValue v0-v1, and Hapax's own.
 
-Values are written in version 1. Its tagged fields from 10000 on are Hapax's own, and Kafka's readers skip them. Version
-2 is unknown to Kafka. It is used where a reader that skips fields or keys would get a wrong state: while a multi-writer
-transaction is open or being decided, its members may have deltas under separate keys of version 10000; the owner of a
-commit token may count from another value than 0; and the transactions of a producer that takes part in two-phase commit
-have no time limit and may be kept by another holder, whose epoch is in Kafka's tag 3 (KIP-939). The layouts are in
+Values are written in version 1. Its tagged fields from 10000 on are Hapax's own, and Kafka's readers skip them.
+Versions 2 and 3 are unknown to Kafka. They are used where a reader that skips fields or keys would get a wrong state,
+so that it refuses the value. Version 2: while a multi-writer transaction is open or being decided, its members may have
+deltas under separate keys of version 10000; and the owner of a commit token may count from another value than 0.
+Version 3: the transactions of a producer that takes part in two-phase commit have no time limit and may be kept by
+another holder, whose epoch is in Kafka's tag 3 (KIP-939); releases before it read version 2. The layouts are in
 `schemas/TransactionLogValue.json` and `schemas/TransactionDelta*.json`, in the notation of Kafka's message schemas. A
 test compares this codec with them byte by byte. It is written by hand for speed, because every transaction writes three
 of these records.
@@ -56,6 +57,7 @@ from hapax.core.types import (
 KEY_VERSION: Final = 0
 VALUE_VERSION: Final = 1
 WHOLE_VERSION: Final = 2
+TWO_PHASE_VERSION: Final = 3
 DELTA_KEY_VERSION: Final = 10_000
 DELTA_VALUE_VERSION: Final = 0
 
@@ -162,7 +164,7 @@ def encode_value(transaction: Transaction) -> bytes:
     topics = _by_topic(transaction.every_partition)
     parts = [
         _HEAD.pack(
-            WHOLE_VERSION if _has_more_than_version_1_tells(transaction) else VALUE_VERSION,
+            _version_of(transaction),
             transaction.producer_id,
             transaction.producer_epoch,
             transaction.timeout_ms,
@@ -183,10 +185,13 @@ def encode_value(transaction: Transaction) -> bytes:
     return b"".join(parts)
 
 
-def _has_more_than_version_1_tells(transaction: Transaction) -> bool:
+def _version_of(transaction: Transaction) -> int:
+    """The lowest one whose readers know everything in the value."""
     if transaction.two_phase or transaction.is_kept or transaction.has_no_limit:
-        return True
-    return transaction.is_multi_writer or any(token.base for token in transaction.tokens)
+        return TWO_PHASE_VERSION
+    if transaction.is_multi_writer or any(token.base for token in transaction.tokens):
+        return WHOLE_VERSION
+    return VALUE_VERSION
 
 
 _Topics = dict[tuple[str, TopicId], list[int]]
@@ -329,7 +334,7 @@ def _string(text: str) -> bytes:
 
 
 def decode_value(transactional_id: str, data: bytes | None) -> Record:
-    """None is a tombstone. Raises ValueError if the bytes are not a value of version 0 to 2."""
+    """None is a tombstone. Raises ValueError if the bytes are not a value of version 0 to 3."""
     if data is None:
         return Tombstone(transactional_id)
     try:
@@ -389,7 +394,7 @@ _TopicPartitions = tuple[str, tuple[int, ...]]
 
 def _transaction(transactional_id: str, reader: _Reader) -> Transaction:
     version, producer_id, epoch, timeout_ms, status = reader.unpack(_HEAD)
-    if version not in (0, VALUE_VERSION, WHOLE_VERSION):
+    if version not in (0, VALUE_VERSION, WHOLE_VERSION, TWO_PHASE_VERSION):
         raise ValueError(f"a transaction log value of version {version}")
     listed = _plain_topics(reader) if version == 0 else reader.array(lambda: _compact_topic(reader))
     last_update_ms, start_ms = reader.unpack(_TIMES)

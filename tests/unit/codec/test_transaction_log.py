@@ -42,7 +42,7 @@ def as_reference(transaction: Transaction) -> bytes:
     made = REFERENCE
     counts_onward = any(token.base for token in transaction.tokens)
     two_phase = transaction.two_phase or transaction.next_producer_epoch != -1 or transaction.limit_ms == 2**63 - 1
-    version = 2 if transaction.open_token is not None or counts_onward or two_phase else 1
+    version = 3 if two_phase else 2 if transaction.open_token is not None or counts_onward else 1
     topics: dict[tuple[str, bytes], list[int]] = {}
     for topic, topic_id, partition in transaction.every_partition:
         topics.setdefault((topic, topic_id), []).append(partition)
@@ -345,18 +345,19 @@ def test_a_reader_that_skips_owners_refuses_tokens_that_are_not_counted_from_0()
 
 
 def test_a_reader_that_skips_two_phase_commit_refuses_its_producers() -> None:
-    """It would abort a prepared transaction by a time-out, and give a producer an epoch that is in use."""
+    """It would abort a prepared transaction by a time-out, and give a producer an epoch that is in use. The release
+    before reads versions 0 to 2."""
     plain = Transaction(transactional_id="id", state=State.ONGOING, producer_id=1, producer_epoch=0, limit_ms=60_000)  # type: ignore[arg-type]
     assert encode_value(plain)[:2] == b"\0\1"
     for change in (
         {"two_phase": True}, {"limit_ms": NO_LIMIT}, {"next_producer_id": 1, "next_producer_epoch": 1},
     ):
-        assert encode_value(replace(plain, **change))[:2] == b"\0\2"  # type: ignore[arg-type]
+        assert encode_value(replace(plain, **change))[:2] == b"\0\3"  # type: ignore[arg-type]
 
 
 def test_an_unknown_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="version 3"):
-        decode_value("id", bytes.fromhex("0003" + "00" * 30))
+    with pytest.raises(ValueError, match="version 4"):
+        decode_value("id", bytes.fromhex("0004" + "00" * 30))
     opened = Delta(transactional_id="id", serial=1, elapsed_ms=0, limit_ms=1, last_update_ms=0)  # type: ignore[arg-type]
     [(key, value)] = encode_record(opened)
     assert value is not None
