@@ -128,4 +128,16 @@ MUTANTS = (
         "",
         (unit("kafka/test_coordinator_apis.py"), unit("coordinator/test_two_phase.py")),
     ),
+    Mutant(
+        "a producer aborts what is prepared when its commit is refused", "KIP-939", "core/producer/machine.py",
+        "        undecided = self.prepared is None  #",
+        "        undecided = True  #",
+        (SCENARIOS, unit("client/test_two_phase.py")),
+    ),
+    Mutant(
+        "a block that raises aborts what it has prepared", "KIP-939", "client/producer.py",
+        "            if self._machine.state is not State.FATAL_ERROR and self._machine.prepared is None:\n",
+        "            if self._machine.state is not State.FATAL_ERROR:\n",
+        (unit("client/test_two_phase.py"),),
+    ),
 )

@@ -230,7 +230,7 @@ class Producer(_Client[producer.Producer]):
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
-        """`with producer.transaction(): ...` commits at the end of the block and aborts if the block raises."""
+        """As `hapax.client.Producer.transaction`: commits at the end of the block and aborts if the block raises."""
         manager = self._inner.transaction()
         _background.run(manager.__aenter__())
         try:

@@ -333,9 +333,10 @@ class Producer:
 
     async def complete(self, decided: PreparedTransaction | None) -> bool | None:
         """Ends the prepared transaction as the other system has decided. `decided`: the last transaction that it has
-        committed, None: it has committed none. Commits the prepared transaction if it is that one, and aborts it
-        otherwise. Returns whether it was committed. None: nothing is prepared, because a former instance has ended it
-        already. May be repeated after RetriableError. Raises like `commit`."""
+        committed, None: it has committed none. Read it when former instances can commit nothing there any more. Commits
+        the prepared transaction if it is that one, and aborts it otherwise. Returns whether it was committed. None:
+        nothing is prepared, because a former instance has ended it already. May be repeated after RetriableError.
+        Raises like `commit`."""
         self._check_usable()
         if self._engine.outcome is not None:  # of a call that did not wait long enough
             commit = self._engine.committing
@@ -365,12 +366,13 @@ class Producer:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
-        """`async with producer.transaction(): ...` commits at the end, and aborts if the block raises."""
+        """`async with producer.transaction(): ...` commits at the end, and aborts if the block raises. What the block
+        has prepared stays prepared then: the system that decides it may have committed although its call raised."""
         self.begin()
         try:
             yield self
         except BaseException:
-            if self._machine.state is not State.FATAL_ERROR:
+            if self._machine.state is not State.FATAL_ERROR and self._machine.prepared is None:
                 await self.abort()
             raise
         try:

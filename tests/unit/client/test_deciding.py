@@ -69,6 +69,9 @@ class World(FakeCluster):
     async def write(self) -> None:
         """One record in a transaction, which its leader has."""
         self.producer.begin()
+        await self.write_one()
+
+    async def write_one(self) -> None:
         delivery = await self.producer.send("a", b"1")
         await until(lambda: bool(self.node.answers))
         answer(self.node)

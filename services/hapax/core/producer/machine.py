@@ -210,19 +210,22 @@ class ClientProducer:
         if kind is not ErrorKind.RETRY:
             self._registering = ()
             self.fail(Trouble(kind, _code(code), reason))
+        if kind is ErrorKind.ABORT and self.state is State.FATAL_ERROR:
+            kind = ErrorKind.FATAL
         return kind
 
     def fail(self, trouble: Trouble) -> None:
         """Ends the transaction (kind ABORT) or the producer (FENCED, FATAL)."""
         if self.state is State.FATAL_ERROR:
             return
-        if trouble.kind is ErrorKind.ABORT and (self.state, E.FAIL_TRANSACTION) in TRANSITIONS:
+        undecided = self.prepared is None  # else an abort would break what another system may have decided
+        if trouble.kind is ErrorKind.ABORT and undecided and (self.state, E.FAIL_TRANSACTION) in TRANSITIONS:
             if self.state in (S.IN_TRANSACTION, S.COMMITTING_TRANSACTION):
                 self.trouble = trouble
                 self._ending = False
             self._move(E.FAIL_TRANSACTION)
         else:
-            if trouble.kind is ErrorKind.ABORT:  # with nothing to abort
+            if trouble.kind is ErrorKind.ABORT:  # with nothing that may be aborted
                 trouble = Trouble(ErrorKind.FATAL, trouble.code, trouble.reason)
             self.trouble = trouble
             self._move(E.FAIL)
