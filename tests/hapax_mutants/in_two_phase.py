@@ -140,4 +140,10 @@ MUTANTS = (
         "            if self._machine.state is not State.FATAL_ERROR:\n",
         (unit("client/test_two_phase.py"),),
     ),
+    Mutant(
+        "a producer goes on without limits that are not allowed any more", "KIP-939", "core/transaction/partitions.py",
+        "            check_no_limit(context)\n",
+        "            pass\n",
+        (unit("core/transaction/test_two_phase.py"),),
+    ),
 )

@@ -23,6 +23,7 @@ from hapax.core.transaction.requests import (
 from hapax.core.transaction.single_writer import refuse_multi_writer
 from hapax.core.transaction.states import TABLE, Event, Step
 from hapax.core.transaction.steps import Context, begin_own, by_policy
+from hapax.core.transaction.two_phase import check_no_limit
 from hapax.core.types import ProducerId, TopicId
 
 AddRequest = AddPartitionsToTxn | VerifyPartitions
@@ -88,6 +89,8 @@ def _add(
     if TABLE[transaction.state, Event.ADD] is Step.HOLD:
         return context.hold(request.caller, "the last transaction is being completed")
     if not transaction.is_open:
+        if transaction.two_phase:  # it was allowed when the producer was initialised, and may not be any more
+            check_no_limit(context)
         record = begin_own(
             transaction, context, client_version=client_version, partitions=_union((), request.partitions))
         return Decision(record, _all_registered(record, request))

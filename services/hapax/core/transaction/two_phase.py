@@ -36,7 +36,14 @@ from hapax.core.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch
 
 
 def check_two_phase(request: InitProducerId, context: Context) -> None:
-    """Raises Refusal where the caller may not have transactions without a time limit. The code does not tell whether
+    """Raises Refusal where the caller may not take part in two-phase commit."""
+    check_no_limit(context)
+    if request.timeout_ms <= 0:
+        raise Refusal(ErrorCode.INVALID_TRANSACTION_TIMEOUT, f"{request.timeout_ms} ms is not a time-out")
+
+
+def check_no_limit(context: Context) -> None:
+    """Raises Refusal where the id may not have transactions without a time limit now. The code does not tell whether
     the setting or the platform's policy forbids it, as in Kafka."""
     if not context.limits.two_phase_commit:
         raise Refusal(
@@ -48,8 +55,6 @@ def check_two_phase(request: InitProducerId, context: Context) -> None:
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             f"transactions without a time limit are not allowed{by_policy(context)}",
         )
-    if request.timeout_ms <= 0:
-        raise Refusal(ErrorCode.INVALID_TRANSACTION_TIMEOUT, f"{request.timeout_ms} ms is not a time-out")
 
 
 def keep_open(

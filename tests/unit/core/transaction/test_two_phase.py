@@ -154,6 +154,30 @@ def test_a_policy_that_comes_later_leaves_what_is_open_open() -> None:
     assert driver.run("init_producer_id", request).ongoing == me and driver.txn().has_no_limit
 
 
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("how", ["policy", "setting"])
+def test_what_is_taken_back_is_refused_to_the_next_transaction_of_a_producer_that_runs_on(
+    version: int, how: str
+) -> None:
+    """A limit would be no answer: the producer would prepare a transaction that the limit then ends."""
+    driver, me = prepared(version)
+    if how == "policy":
+        driver.policies.put(TransactionPolicy(transactional_id=ID, max_timeout_ms=10_000, uid="u"))
+    else:
+        driver.limits = Limits()
+        driver.take_over()
+    driver.run_verify(me, partition(1)) if version == 2 else driver.run_add(me, partition(1))
+    assert driver.txn().has_no_limit, "what is open goes on"
+    me = driver.run_end(me, version=version)
+    driver.mark()
+    refusal = refused(driver.run_verify if version == 2 else driver.run_add, me)
+    assert refusal.code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert not driver.txn().is_open and driver.txn().serial == 1
+    me = driver.run_init(timeout_ms=10_000)
+    driver.run_verify(me)
+    assert driver.txn().limit_ms == 10_000
+
+
 # --- holders ------------------------------------------------------------------------------------------------------
 
 HOLDER = """
