@@ -90,11 +90,16 @@ def plan_start(
         return FenceAll(tuple(
             Fence(each.transactional_id, each.epoch, each.instance, None, f"run {run} is about to start")
             for each in left))
-    if any(each.opened_ms >= 0 and each.transactional_id in intent.instances for each in seen):
+    if any(
+        each.opened_ms >= 0 and not each.two_phase and each.transactional_id in intent.instances for each in seen
+    ):
         return Wait("the open transactions of the former run are being aborted")
     return Start(run)
 
 
 def _held(each: ProducerSeen) -> bool:
-    """Whether a program may write under the id. An id that was only allocated or was fenced has no holder."""
-    return bool(each.holder) or each.opened_ms >= 0
+    """Whether a program may write under the id. An id that was only allocated or was fenced has no holder.
+
+    A transaction under two-phase commit is left alone. It may be prepared, and the new run's producer keeps it, which
+    fences the former run's."""
+    return not each.two_phase and (bool(each.holder) or each.opened_ms >= 0)

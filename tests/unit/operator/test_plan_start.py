@@ -40,6 +40,15 @@ def test_whom_to_fence_is_written_down_and_then_only_they_are_fenced() -> None:
     assert isinstance(step(None, Intent(2, {"job": "one"}), aborting), Wait)
 
 
+def test_a_transaction_under_two_phase_commit_is_neither_aborted_nor_waited_for() -> None:
+    """It may be prepared: the new run keeps it, and ends it as the other system has decided."""
+    prepared = seen("dual", opened_ms=NOW - 5, two_phase=True)
+    intent = Intent(2, {"dual": "one", "job": "one"})
+    fencing = step(None, intent, prepared, seen())
+    assert isinstance(fencing, FenceAll) and [each.transactional_id for each in fencing.fences] == ["job"]
+    assert step(None, intent, prepared, seen(instance="two", holder="")) == Start(2)
+
+
 def test_an_intent_is_read_as_it_was_written() -> None:
     intent = Intent(3, {"b": "2", "a": "1"})
     assert Intent.decode(intent.encode()) == intent
