@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from hapax.client.producer import PreparedTransaction
 from hapax.core.errors import ErrorCode
 from hapax.core.producer.states import State
 from hapax.local.cluster import LocalCluster
+from integration.test_client_docs import examples
 from integration.waiting import wait_until
 
 ClusterFactory = Callable[..., LocalCluster]
@@ -165,6 +167,47 @@ def test_a_predecessor_that_is_alive_can_end_nothing(cluster_factory: ClusterFac
     assert successor.complete(prepared) is True
     successor.close()
     assert committed(cluster, 0) == [b"a"]
+
+
+def test_the_guides_way_with_a_database_holds_while_a_former_run_is_alive(
+    cluster_factory: ClusterFactory, tmp_path: Path
+) -> None:
+    """The former run has prepared and comes to the database only after its successor has read what is decided there."""
+    cluster = cluster_factory(brokers=1, coordinators=1, settings=SOON)
+    new_topic(cluster)
+    former_store, store = (guides_functions(tmp_path / "books.db", me) for me in ("former", "successor"))
+    former, successor = Producer(client(cluster)).start(), Producer(client(cluster))
+    assert former.complete(former_store["take_over"]()) is None
+    former.begin()
+    former.send("t", b"a", partition=0)
+    prepared = former.prepare()
+    successor.start()
+    decided_before = store["take_over"]()
+    with pytest.raises(RuntimeError, match="another run"):
+        former_store["decide"]("a", prepared)
+    assert successor.complete(decided_before) is False
+    former.close()
+    successor.begin()
+    successor.send("t", b"b", partition=0)
+    prepared = successor.prepare()
+    store["decide"]("b", prepared)
+    assert successor.complete(store["take_over"]()) is True
+    successor.close()
+    assert committed(cluster, 0) == [b"b"]
+    assert store["database"].execute("select title from books").fetchall() == [("b",)]
+
+
+def guides_functions(path: Path, me: str) -> dict[str, Any]:
+    """What the guide's example defines, for a run of that name, on a database in a file."""
+    (source,) = [source for _, source in examples() if "def take_over" in source]
+    lines = source[: source.index("two_phase = ")].splitlines()
+    if path.exists():
+        lines = [line for line in lines if not line.startswith("database.execute(")]
+    names: dict[str, Any] = {}
+    exec("\n".join(lines).replace('":memory:"', repr(str(path))), names)
+    names["database"].commit()
+    names["me"] = me
+    return names
 
 
 def test_operators_list_commit_and_abort_what_is_prepared(cluster_factory: ClusterFactory) -> None:
