@@ -221,11 +221,15 @@ def test_operators_list_commit_and_abort_what_is_prepared(cluster_factory: Clust
         producer.close()
         (listed,) = json.loads(hapax(cluster, "txn", "two-phase", "--json").stdout)
         assert (listed["producer_id"], listed["producer_epoch"]) == prepared
-        told = hapax(cluster, "txn", verb, ID, "--reason", "the database says so")
+        other = hapax(cluster, "txn", verb, ID, "--prepared", f"{prepared.producer_id}:{prepared.epoch + 1}")
+        assert other.returncode == 1 and f"{prepared} is Ongoing" in other.stderr
+        told = hapax(cluster, "txn", verb, ID, "--prepared", str(prepared), "--reason", "the database says so")
         assert told.returncode == 0, told.stderr
         assert "warning: the transaction was under two-phase commit" in told.stderr
         assert committed(cluster, 0) == [b"a"]
         assert json.loads(hapax(cluster, "txn", "two-phase", "--json").stdout) == []
+    unnamed = hapax(cluster, "txn", "commit", ID)
+    assert unnamed.returncode == 2 and "--prepared" in unnamed.stderr
     again = hapax(cluster, "txn", "commit", ID, "--serial", "2")
     assert again.returncode == 1 and "not open" in again.stderr
     listed = json.loads(hapax(cluster, "txn", "list", "--pattern", "dual-.*", "--json").stdout)

@@ -17,7 +17,10 @@ from hapax.cli.administration import (
     partition_name,
 )
 from hapax.client import Admin, TransactionInfo
+from hapax.client.errors import FatalError
+from hapax.client.producer import PreparedTransaction
 from hapax.client.producers import ABORT_BREAKS_PROMISE, COMMIT_BREAKS_PROMISE
+from hapax.core.errors import ErrorCode
 from hapax.runtime.clock import SystemClock
 
 app = typer.Typer(no_args_is_help=True)
@@ -85,25 +88,34 @@ def hanging(
     output.print_records(as_json, "", rows, columns)
 
 
+Prepared = Annotated[
+    str | None, typer.Option(
+        metavar="PRODUCER_ID:EPOCH", help="Only this transaction under two-phase commit, as its producer saved it.")
+]
+
+
 @app.command()
 def commit(
     transactional_id: TransactionalId,
     serial: Annotated[
         int | None, typer.Option(
-            help="Only the transaction with this serial, from REST's description. Without it, the open one.", min=1)
+            help="In place of --prepared: the transaction's serial, from REST's description.", min=1)
     ] = None,
+    prepared: Prepared = None,
     reason: Annotated[str, typer.Option(help="Shown to the fenced producer, and recorded as an event.")] = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """Commit the open transaction of a transactional id that is under two-phase commit, in the place of its producer,
     which is fenced. Only do so if the system that decides it has committed: Hapax does not know whether it is
-    prepared."""
+    prepared. Name the transaction: its program may have come back since you looked, and be writing the next one."""
+    name = _prepared(prepared)
+    if (name is None) == (serial is None):
+        output.fail("give --prepared PRODUCER_ID:EPOCH, as `hapax txn two-phase` lists it, or --serial", output.USAGE)
 
     async def work(admin: Admin) -> TransactionInfo:
-        wanted = serial
-        if wanted is None:
-            wanted = (await admin.describe_transactional_id(transactional_id)).serial
+        wanted = serial if name is None else await _serial_of(admin, transactional_id, name)
+        assert wanted is not None
         by = f"hapax txn commit: {reason}" if reason else "hapax txn commit"
         before = await admin.commit_prepared(transactional_id, serial=wanted, by=by, where=socket.gethostname())
         if before.two_phase and before.serial == wanted:
@@ -125,6 +137,7 @@ def abort(
     first_offset: Annotated[
         int | None, typer.Option(help="With --topic: only the transaction that begins at this offset.", min=0)
     ] = None,
+    prepared: Prepared = None,
     reason: Annotated[str, typer.Option(help="Shown to the fenced producer, and recorded as an event.")] = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
@@ -132,12 +145,16 @@ def abort(
     """Abort the open transaction of a transactional id and fence its producer; or abort a hanging transaction, given
     its topic, partition and producer id."""
     place = (topic, partition, producer_id)
+    named = _prepared(prepared)
+    if named is not None and transactional_id is None:
+        output.fail("--prepared names a transaction of a transactional id", output.USAGE)
     if transactional_id is not None and place == (None, None, None):
         name = transactional_id
 
         async def fence(admin: Admin) -> TransactionInfo:
             by = f"hapax txn abort: {reason}" if reason else "hapax txn abort"
-            before = await admin.fence_and_abort(name, by=by, where=socket.gethostname())
+            serial = 0 if named is None else await _serial_of(admin, name, named)
+            before = await admin.fence_and_abort(name, by=by, where=socket.gethostname(), serial=serial)
             if before.two_phase:
                 output.note(f"warning: {ABORT_BREAKS_PROMISE}")
             (ended,) = await admin.describe_transactions([name])
@@ -156,6 +173,26 @@ def abort(
         administer(bootstrap, abort_hanging)
     else:
         output.fail("give a transactional id, or --topic, --partition and --producer-id", output.USAGE)
+
+
+def _prepared(text: str | None) -> PreparedTransaction | None:
+    if text is None:
+        return None
+    try:
+        return PreparedTransaction.parse(text)
+    except ValueError:
+        output.fail(f"--prepared {text}: not of the form PRODUCER_ID:EPOCH", output.USAGE)
+
+
+async def _serial_of(admin: Admin, transactional_id: str, prepared: PreparedTransaction) -> int:
+    """Raises FatalError where another transaction is open, or none."""
+    found = await admin.describe_transactional_id(transactional_id)
+    named = PreparedTransaction(found.producer_id, found.producer_epoch)
+    if found.state != "Ongoing" or named != prepared:
+        raise FatalError(
+            f"transaction {prepared} of {transactional_id!r} is not open: {named} is {found.state}",
+            code=ErrorCode.INVALID_TXN_STATE)
+    return found.serial
 
 
 def _print(found: TransactionInfo, as_json: bool) -> None:
