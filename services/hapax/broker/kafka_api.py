@@ -42,7 +42,9 @@ from hapax.wire.write_pass import read_pass
 _NO_INTERNAL_WRITES: Final = WriteResult(
     ErrorCode.INVALID_TOPIC_EXCEPTION, reason="clients cannot write to an internal topic"
 )
-_BEGINNINGS: Final = (EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD)
+_BEGINNINGS: Final = (EARLIEST, EARLIEST_LOCAL)
+_TIERED: Final = (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
+"""There is no tiered storage. Kafka answers -1 then, too."""
 _FIRST_WITH_NOT_AVAILABLE: Final = 6
 """First ListOffsets version with OFFSET_NOT_AVAILABLE. Kafka returns it from version 5 on, but a client that supports
 no later version does not know it."""
@@ -212,7 +214,7 @@ class OffsetService:
         if timestamp in _BEGINNINGS:
             start = machine.log_start_offset
             return FoundOffset(start, -1, self._epoch_at(replica, start))
-        if timestamp == LATEST_TIERED:
+        if timestamp in _TIERED:
             return FoundOffset(-1, -1, -1)
         try:
             if timestamp == MAX_TIMESTAMP:
