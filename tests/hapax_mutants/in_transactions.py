@@ -170,6 +170,12 @@ MUTANTS = (
         (SCENARIOS, unit("core")),
     ),
     Mutant(
+        "a later leadership believes connections from before it", "rule 4", "broker/partitions.py",
+        "first = replica.leader_epoch < 0 and record.leader_epoch == 0 and log_end == 0",
+        "first = True",
+        (unit("broker/test_partitions.py"),),
+    ),
+    Mutant(
         "losers are committed with the winners", "rule 6", "core/transaction/markers.py",
         "in ((True, member.won), (False, member.partitions - member.won)):",
         "in ((True, member.won), (commit, member.partitions - member.won)):",

@@ -401,7 +401,11 @@ class PartitionSet:
         log_end = replica.machine.log_end_offset
         if not replica.serving or replica.leader_epoch != record.leader_epoch:
             replica.resign()
-            replica.lead(record.leader_epoch, self._newest_connection(), self._replication(replica, assigned))
+            # Epoch 0 is the first leadership of all, and has one process. Its empty log has had no other leader who
+            # could have seen a newer connection.
+            first = replica.leader_epoch < 0 and record.leader_epoch == 0 and log_end == 0
+            newest_connection = -1 if first else self._newest_connection()
+            replica.lead(record.leader_epoch, newest_connection, self._replication(replica, assigned))
             self.leaderships += 1
             self._new_leaderships.append(replica)
             self.by_name[replica.topic, replica.index] = replica

@@ -182,6 +182,35 @@ async def test_a_new_topic_is_served_and_accepted(begin: Callable[[], Broker]) -
     assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
+async def test_a_new_partition_has_no_past_that_older_connections_could_speak_of(
+    begin: Callable[[], Broker],
+) -> None:
+    """A client that creates a topic goes on with the connection that it has."""
+    broker = begin()
+    broker.partitions._newest_connection = lambda: 7
+    topic_id = await broker.start_with_topic()
+    replica = broker.partitions.find("t", 0)
+    assert replica.newest_connection == -1
+    replica.resign()
+    assigned = broker.view.partition(topic_id, 0)
+    assert assigned is not None
+    broker.partitions._lead(replica, assigned)
+    assert replica.newest_connection == 7, "what it knew of connections is lost"
+    broker.assign(topic_id, epoch=1)
+    await broker.until(lambda: replica.leader_epoch == 1)
+    assert replica.newest_connection == 7
+
+
+async def test_a_leadership_after_the_first_knows_nothing_of_older_connections(begin: Callable[[], Broker]) -> None:
+    broker = begin()
+    broker.partitions._newest_connection = lambda: 7
+    await broker.start()
+    topic_id = broker.make_topic(partitions=2)
+    broker.assign(topic_id, 0, epoch=1)  # another may have led under epoch 0
+    await broker.served()
+    assert broker.partitions.find("t", 0).newest_connection == 7
+
+
 @pytest.mark.parametrize("clean", [True, False])
 async def test_a_restarted_process_serves_nothing_under_its_old_epoch(begin: Callable[[], Broker], clean: bool) -> None:
     broker = begin()
