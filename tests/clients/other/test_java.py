@@ -123,8 +123,9 @@ LINES = 600
 
 @whole
 @pytest.mark.timeout(300)
-def test_streams_count_exactly_once_while_instances_and_a_broker_are_killed(
-    java: Program, three: LocalCluster
+@pytest.mark.parametrize("victim", ["broker-1", "coordinator-0"])
+def test_streams_count_exactly_once_while_instances_and_a_process_are_killed(
+    java: Program, three: LocalCluster, victim: str
 ) -> None:
     name = new_name()
     java.run("streams-input", three.bootstrap, name, str(LINES))
@@ -146,8 +147,8 @@ def test_streams_count_exactly_once_while_instances_and_a_broker_are_killed(
                 instances.pop(0).kill()
                 start()
             elif number == 200:
-                three.kill("broker-1")
-                three.restart("broker-1")
+                three.kill(victim)
+                three.restart(victim)
 
         try:
             java.run("streams-output", three.bootstrap, name, str(LINES), at=kill)
