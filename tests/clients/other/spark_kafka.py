@@ -54,7 +54,8 @@ class Scenarios:
                 if progress.batchId not in seen:
                     seen.add(progress.batchId)
                     copied += progress.numInputRows
-            for told in range(told + 100, copied + 1, 100):
+            while told + 100 <= copied:
+                told += 100
                 self._answer(f"at {told}")
         query.stop()
         found = self._read(bootstrap, target)
