@@ -35,7 +35,7 @@ MUTANTS = (
         (SCENARIOS,),
     ),
     Mutant(
-        "nobody reads what the last member of the consumer protocol had", "KIP-848", "core/group/classic.py",
+        "what the last member of the consumer protocol had is not read", "KIP-848", "core/group/classic.py",
         " or (self._has_to_meet and len(self._roster)):\n",
         ":\n",
         (SCENARIOS, PROPERTIES),
