@@ -1,4 +1,6 @@
-"""Generates docs/settings.md and docs/metrics.md from the source: `python scripts/generate_docs.py [--check]`."""
+"""Generates docs/settings.md, docs/metrics.md and the table of calls in docs/protocol.md from the source:
+`python scripts/generate_docs.py [--check]`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from hapax.client import metrics as client
 from hapax.controller import metrics as controller
 from hapax.coordinator import metrics as coordinator
 from hapax.kafka import metrics as node
+from hapax.kafka.calls_page import with_table
 from hapax.pid import metrics as pid
 from hapax.runtime import metrics, process_metrics
 from hapax.runtime.settings_page import settings_page
@@ -41,7 +44,11 @@ def metrics_page() -> str:
 
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = {ROOT / "docs" / "settings.md": settings_page, ROOT / "docs" / "metrics.md": metrics_page}
+PROTOCOL = ROOT / "docs" / "protocol.md"
+PAGES = {
+    ROOT / "docs" / "settings.md": settings_page, ROOT / "docs" / "metrics.md": metrics_page,
+    PROTOCOL: lambda: with_table(PROTOCOL.read_text()),
+}
 
 
 def main() -> int:
