@@ -80,6 +80,12 @@ MUTANTS: Final = (
         (unit("core/producer/test_machine.py"),),
     ),
     Mutant(
+        "a transaction takes offsets of partitions that its member gave up", "one owner", "client/coordination.py",
+        "        if gone:\n            self._machine.coordinator_refused(",
+        "        if False:\n            self._machine.coordinator_refused(",
+        (unit("client/test_memberships_of_transactions.py"),),
+    ),
+    Mutant(
         "an automatic commit counts what the program is processing", "at least once", "client/fetcher.py",
         "        return {p: self._unprocessed.get(p, position) for p, position in self.positions().items()}",
         "        return self.positions()",

@@ -10,6 +10,38 @@ ASSIGNORS = unit("core/group/test_assignors.py")
 
 MUTANTS = (
     Mutant(
+        "offsets of a deleted topic outlive it in a transaction", "a name is taken for the thing it named",
+        "core/group/offsets.py",
+        "                if stored.log_offset > self._groups[name].superseded_at(partition):",
+        "                if False:",
+        (SCENARIOS,),
+    ),
+    Mutant(
+        "a deleted topic takes the offsets of its successor along", "a name is taken for the thing it named",
+        "core/group/offsets.py",
+        "found[key] = found.get(key, True) and stored",
+        "found[key] = found.get(key, False) or stored",
+        (SCENARIOS,),
+    ),
+    Mutant(
+        "an offset that is committed again while others expire is removed", "at least once", "coordinator/groups.py",
+        "                tombstones = decide({(record.group, record.partition): None for record in part})\n",
+        "                tombstones = part\n",
+        (unit("coordinator/test_offsets.py"),),
+    ),
+    Mutant(
+        "a late list over an older connection confirms a revocation", "one owner", "core/group/newest_connections.py",
+        "        return changes and request.connection < self._newest",
+        "        return changes and request.connection < 0 * self._newest",
+        (SCENARIOS, unit("client/test_membership_properties.py")),
+    ),
+    Mutant(
+        "a connection from before the load may confirm a revocation", "one owner", "core/group/newest_connections.py",
+        "self._newest_at_load + 1)",
+        "-1)",
+        (SCENARIOS,),
+    ),
+    Mutant(
         "a heartbeat that lists nothing confirms a revocation", "KIP-848", "core/group/reconciliation.py",
         "        if owned is None or not owned.isdisjoint(member.pending_revocation):\n",
         "        if owned is not None and not owned.isdisjoint(member.pending_revocation):\n",

@@ -110,6 +110,8 @@ class ConsumerWorld:
         self.decided: Callable[[Write], None] = lambda write: None
         """Called with each write before it is stored."""
         self._calls = 0
+        self.newest_connection = -1
+        """Serial of the newest connection that a script has named."""
         self._waiting: deque[Callable[[], Outcome]] = deque()
         self.start([])
 
@@ -121,7 +123,7 @@ class ConsumerWorld:
         """A coordinator loads this log. Calls that wait get no answer."""
         self.log = log
         self.deadlines = Deadlines()
-        self.group = ConsumerGroup("g", lambda group: self.limits, self.deadlines)
+        self.group = ConsumerGroup("g", lambda group: self.limits, self.deadlines, self.newest_connection)
         self.write = None
         self._waiting.clear()
         self.questions.clear()
@@ -132,6 +134,8 @@ class ConsumerWorld:
 
     def call(self, sent: ConsumerGroupHeartbeat) -> CallId:
         self._calls += 1
+        if sent.connection:
+            self.newest_connection = max(self.newest_connection, sent.connection)
         call = CallId(self._calls)
         if self.write is not None:
             answer = self.group.keep_alive(sent, self.topics, self.now)

@@ -9,9 +9,9 @@ being appended do not expire.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Final, Protocol
 
 from hapax.codec.offsets_log import OffsetsLogError, decode_record, encode_key, encode_value
 from hapax.coordinator.log_writer import Unit
@@ -28,6 +28,7 @@ from hapax.core.group.offsets import (
     FetchedOffset,
     MarkerDecision,
     OffsetCommit,
+    OffsetKeys,
     OffsetRecord,
     OffsetsMarker,
     TxnOffsetCommit,
@@ -51,6 +52,11 @@ from hapax.runtime import supervision, telemetry
 from hapax.runtime.group_limits import LimitsOfGroups
 
 log = telemetry.logger("groups")
+
+TOMBSTONES_PER_APPEND: Final = 1_000
+TOMBSTONE_BYTES_PER_APPEND: Final = 256 * 1024
+"""Limits of one append that removes offsets, in records and in bytes of their keys. Other appends of the shard pass
+between two of them."""
 
 Codes = Sequence[ErrorCode]
 
@@ -320,7 +326,7 @@ class OffsetsShard(Shard):
     def topics_deleted(self, topic_ids: Collection[TopicId]) -> None:
         """Called when topics are deleted: deletes their offsets."""
         if self.serving:
-            self._remove(self.machine.decide_topic_removal(topic_ids))
+            self._remove_offsets_of(topic_ids)
 
     def _begin_load(self) -> None:
         settings = self.resources.settings
@@ -329,6 +335,7 @@ class OffsetsShard(Shard):
             retention_ms=settings.offsets_retention_minutes * 60_000,
             limits_of=LimitsOfGroups(self.resources.view, settings),
             topics=ClusterTopics(self.resources.view),
+            newest_connection=self.resources.newest_connection(),
         )
         self._connections = ConnectionFencing(self.resources.newest_connection())
 
@@ -358,11 +365,7 @@ class OffsetsShard(Shard):
             )
 
     def _loaded(self) -> None:
-        deleted = [
-            topic_id for topic_id in self.machine.topic_ids() if self.resources.view.is_deleted(topic_id)
-        ]
-        if deleted:
-            self._remove(self.machine.decide_topic_removal(deleted))
+        self._remove_offsets_of_deleted_topics()
         self.members.loaded()
         self._expire_later()
 
@@ -395,14 +398,46 @@ class OffsetsShard(Shard):
 
     def _expire(self) -> None:
         with supervision.contained("offsets-expiry", self.shard):
-            self._remove(self.machine.decide_expiry(self._now(), self._busy))
+            self._remove(lambda among: self.machine.decide_expiry(self._now(), self._busy, among))
+            # Some may have been stored, or committed by their transaction, after their topic was deleted.
+            self._remove_offsets_of_deleted_topics()
             self.members.carry_out(self.machine.expire_groups())
         self._expire_later()
 
-    def _remove(self, tombstones: Sequence[OffsetRecord]) -> None:
+    def _remove_offsets_of_deleted_topics(self) -> None:
+        deleted = [
+            topic_id for topic_id in self.machine.topic_ids() if self.resources.view.is_deleted(topic_id)
+        ]
+        if deleted:
+            self._remove_offsets_of(deleted)
+
+    def _remove_offsets_of(self, topic_ids: Collection[TopicId]) -> None:
+        self._remove(lambda among: self.machine.decide_topic_removal(topic_ids, self._busy, among))
+
+    def _remove(self, decide: Callable[[OffsetKeys | None], Sequence[OffsetRecord]]) -> None:
+        """Removes what `decide` names, in several appends. The next one is decided once the last is replayed, because
+        an offset may have been committed again meanwhile."""
+        tombstones = decide(None)
         if tombstones:
-            log.info("offsets removed", shard=self.shard, offsets=len(tombstones))
-            self._persist(tombstones)
+            log.info("offsets are removed", shard=self.shard, offsets=len(tombstones))
+            first, *others = _parts(tombstones)
+            supervision.once(self._remove_others(self._persist(first), others, decide), "offsets-removal", self.shard)
+
+    async def _remove_others(
+        self, stored: Awaitable[None], others: Sequence[Sequence[OffsetRecord]],
+        decide: Callable[[OffsetKeys | None], Sequence[OffsetRecord]],
+    ) -> None:
+        machine = self.machine
+        try:
+            await stored
+            for part in others:
+                if not self.serving or self.machine is not machine:
+                    return
+                tombstones = decide({(record.group, record.partition): None for record in part})
+                if tombstones:
+                    await self._persist(tombstones)
+        except Refusal as refusal:  # what is left is removed at the next expiry
+            log.warning("offsets were not removed", shard=self.shard, reason=refusal.reason)
 
     def _clocks(self) -> Now:
         clock = self.resources.clock
@@ -410,6 +445,19 @@ class OffsetsShard(Shard):
 
     def _now(self) -> TimestampMs:
         return TimestampMs(self.resources.clock.now_ms())
+
+
+def _parts(tombstones: Sequence[OffsetRecord]) -> Iterator[list[OffsetRecord]]:
+    part: list[OffsetRecord] = []
+    size = 0
+    for record in tombstones:
+        part.append(record)
+        size += len(encode_key(record))
+        if len(part) >= TOMBSTONES_PER_APPEND or size >= TOMBSTONE_BYTES_PER_APPEND:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def _refused_commit(code: ErrorCode) -> ErrorCode:

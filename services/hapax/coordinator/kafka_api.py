@@ -120,7 +120,7 @@ class KafkaApi:
 
     async def offset_commit(self, request: OffsetCommit) -> Sequence[ErrorCode]:
         shard = self._shards.group_shard(request.group_id)
-        existing, codes = self._existing(request.offsets)
+        existing, codes = self._existing(request.offsets, by_id=request.version >= offset_commit.TOPIC_IDS_FROM)
         try:
             answered = await shard.offset_commit(replace(request, offsets=tuple(existing.values())))
         except Refusal as refusal:
@@ -191,16 +191,15 @@ class KafkaApi:
     # --- names and ids --------------------------------------------------------------------------------------------
 
     def _existing(
-        self, offsets: Sequence[CommitRequest]
+        self, offsets: Sequence[CommitRequest], *, by_id: bool = False
     ) -> tuple[dict[int, CommitRequest], list[ErrorCode]]:
         """The offsets of partitions that exist, by their place in the request, and an error code for each place.
 
-        An offset may name its topic by id. The returned offsets have both the name and the id.
+        `by_id`: the request names topics by id. The returned offsets have both the name and the id.
         """
         existing: dict[int, CommitRequest] = {}
         codes = []
         for number, offset in enumerate(offsets):
-            by_id = offset.topic_id != NO_TOPIC_ID
             index = offset.partition.partition
             topic = self._view.topic_by_id(offset.topic_id) if by_id else self._view.topic(offset.partition.topic)
             if topic is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 from typing import Any, Final
+from uuid import UUID
 
 from hapax.codec.late_package import place_late
 
@@ -54,6 +55,8 @@ from hapax.wire import hardening  # noqa: E402 - needs the packages above
 
 hardening.install()
 
+_NO_ID: Final = bytes(16)
+
 
 def __getattr__(name: str) -> Any:
     module = _MODULE_OF.get(name)
@@ -71,6 +74,11 @@ def _from_own_schema(name: str) -> Any:
     """Generates the class as kafka-python generates its own. `load_json`: the package with the schema."""
     base = importlib.import_module("kafka.protocol.api_message").ApiMessage
     return type(base)(name, (base,), {"__module__": __name__}, load_json="hapax.wire.schemas")
+
+
+def id_bytes(topic_id: UUID | None) -> bytes:
+    """The 16 bytes of a topic id in a request. The library decodes the id zero, which names no topic, to None."""
+    return _NO_ID if topic_id is None else topic_id.bytes
 
 
 def unknown_tag(message: Any, tag: int) -> bytes | None:

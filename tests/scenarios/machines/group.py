@@ -1,7 +1,8 @@
 """Drives the group-offsets machine of one shard over a log of its own.
 
-    commit group=G PARTITION=OFFSET… [generation=1] [member=m] [instance=i] [retention=MS]
-    txn-commit pid=N epoch=N group=G PARTITION=OFFSET… [serial=N] [generation=1] [member=m]
+    commit group=G PARTITION=OFFSET… [generation=1] [member=m] [instance=i] [retention=MS] [id=NAME]
+    txn-commit pid=N epoch=N group=G PARTITION=OFFSET… [serial=N] [generation=1] [member=m] [id=NAME]
+                          id: the topic's id, by default its name
     marker pid=N epoch=N commit|abort serial=N [coordinator=N]
     join group=G generation=N members=a,b (a whole generation at once) / leave group=G
     fetch group=G [PARTITION…] [stable]
@@ -248,7 +249,7 @@ def _offsets(command: Command) -> list[CommitRequest]:
     return [
         CommitRequest(
             _partition(name), Offset(int(value)), -1, "x" * command.number("metadata", 0),
-            _topic_id(_partition(name).topic),
+            _topic_id(command.text("id", _partition(name).topic)),
         )
         for name, value in command.arguments.items()
         if name.rpartition("-")[2].isdigit() and "-" in name

@@ -5,6 +5,7 @@ deleted and created again, `topic#1-index`.
 
     machine group_consumer [interval=MS] [size=N]   assignments at most every interval (default 0)
     topic NAME partitions=N | delete-topic NAME     creates a topic, or gives it partitions
+    connection=N        of a join, a beat, a leave: a higher number is a newer connection (default 0)
     join MEMBER topics=a,b|regex=… [instance=i] [timeout=MS] [assignor=…] [v0]
     beat MEMBER [owns=t-0,t-1|owns=nothing] [topics=…] [regex=…] [instance=i] [epoch=N] [full]
                         without owns it says nothing of its partitions; full: as after a lost answer
@@ -30,6 +31,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.consumer import ConsumerGroup
 from hapax.core.group.reconciliation import Holding
 from hapax.core.group.values import (
+    SUPERSEDED,
     CallId,
     CurrentRecord,
     GroupEpochRecord,
@@ -142,7 +144,7 @@ class Interpreter:
 
     def do_leave(self, command: Command) -> Iterator[str]:
         yield from self._call(
-            command.positional[0], request(command.positional[0], -1, instance_id=command.arguments.get("instance")))
+            command.positional[0], request(command.positional[0], -1, **self._fields(command)))
 
     def do_pause(self, command: Command) -> Iterator[str]:
         yield from self._call(
@@ -168,6 +170,8 @@ class Interpreter:
 
     def _fields(self, command: Command) -> dict[str, Any]:
         fields: dict[str, Any] = {}
+        if "connection" in command.arguments:
+            fields["connection"] = command.number("connection")
         if "topics" in command.arguments:
             fields["subscribed_names"] = tuple(each for each in command.text("topics").split(",") if each)
         if "regex" in command.arguments:
@@ -190,6 +194,9 @@ class Interpreter:
                 yield f"{member_id} waits" if several else "waits"
                 continue
             del self.waiting[call]
+            if answer is SUPERSEDED:
+                yield "the connection is closed"
+                continue
             who = f"{member_id}: " if several or answer.member_id != member_id else ""
             if answer.error:
                 yield f"{who}{answer.error.name}: {answer.message}" if answer.message else f"{who}{answer.error.name}"

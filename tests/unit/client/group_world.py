@@ -51,6 +51,9 @@ class Topics:
 @dataclass(eq=False)
 class Connection:
     client: Client
+    serial: int
+    life: int
+    """Of the coordinator to which it leads."""
     open: bool = True
     last_arrival: int = 0
     """Calls arrive in their order."""
@@ -92,6 +95,7 @@ class World:
             initial_rebalance_delay_ms=300, min_session_timeout_ms=1, new_member_join_timeout_ms=30_000,
             consumer_session_timeout_ms=SESSION_MS, consumer_heartbeat_interval_ms=BEAT_MS,
             consumer_assignment_interval_ms=200)
+        self.connections = 0
         self.shard = self._made()
         self.life = 0
         self.log: list[object] = []
@@ -107,7 +111,7 @@ class World:
         self.server_timer = -1
 
     def _made(self) -> GroupShard:
-        return GroupShard(limits=self.limits, topics=self.topics)
+        return GroupShard(limits=self.limits, topics=self.topics, newest_connection=self.connections)
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -288,7 +292,8 @@ class World:
         purpose = "join" if isinstance(call, m.Join | m.Sync) else "coordinator"
         connection = client.connections.get(purpose)
         if connection is None or not connection.open:
-            connection = client.connections[purpose] = Connection(client)
+            self.connections += 1
+            connection = client.connections[purpose] = Connection(client, self.connections, self.life)
         connection.waiting[number] = None
         arrival = connection.last_arrival = max(connection.last_arrival, self.now + self.delay())
         self.at(arrival, lambda: self.arrive(connection, number, call))
@@ -296,7 +301,8 @@ class World:
             self.at(self.now + self.delay(), lambda: self.break_connection(connection))
 
     def break_connection(self, connection: Connection) -> None:
-        """What is in flight may have arrived or not: it does not come later than what is sent after this."""
+        """What is in flight arrives or not. In the consumer protocol it may also come later than what is sent after
+        this."""
         if not connection.open:
             return
         connection.open = False
@@ -308,7 +314,8 @@ class World:
             self.at(self.now + self.delay(), lambda event=unanswered: self.touch(client, event))  # type: ignore[misc]
 
     def arrive(self, connection: Connection, number: int, call: m.Call) -> None:
-        if not connection.open:
+        if not connection.open and not (
+                isinstance(call, m.ConsumerBeat) and connection.life == self.life and self.random.random() < 0.5):
             return
         if self.now < self.down_until:
             self.at(self.now + 5, lambda: self.break_connection(connection))
@@ -317,9 +324,10 @@ class World:
         name = server.CallId(self.last_call)
         self.calls[name] = connection, number
         self.say(f"{connection.client.name} -> {call}")
-        self.take(self.shard.memberships.call(name, self.request(connection.client, call), self.clock))
+        self.take(self.shard.memberships.call(name, self.request(connection, call), self.clock))
 
-    def request(self, client: Client, call: m.Call) -> server.Request:
+    def request(self, connection: Connection, call: m.Call) -> server.Request:
+        client = connection.client
         if isinstance(call, m.Join):
             return server.JoinGroup(
                 9, GROUP, call.member_id, client.instance_id, "consumer",
@@ -343,7 +351,7 @@ class World:
         return server.ConsumerGroupHeartbeat(
             1, GROUP, call.member_id, call.epoch, call.instance_id, None,
             -1 if call.rebalance_timeout_ms is None else call.rebalance_timeout_ms, call.names, call.regex,
-            call.assignor, owned, client.name, "/h", str(self.last_call))
+            call.assignor, owned, client.name, "/h", str(self.last_call), connection.serial)
 
     # --- the coordinator ------------------------------------------------------------------------------------------
 
@@ -384,6 +392,9 @@ class World:
         if found is None:
             return
         connection, number = found
+        if answer is server.SUPERSEDED:
+            self.break_connection(connection)
+            return
         said = self.translated(answer)
         client = connection.client
 

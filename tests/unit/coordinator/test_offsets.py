@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from uuid import UUID
+
 import pytest
 
+from hapax.coordinator import groups
+from hapax.coordinator.log_writer import Unit
 from hapax.core.errors import ErrorCode
 from hapax.wire import messages
 from hapax.wire.peer import PeerError
 from unit.coordinator.coordinator_world import OFFSETS_TOPIC, CoordinatorWorld, run, shard_of
 
+OTHER_TOPIC = UUID(int=7)
 ID, GROUP = "app", "readers"
 
 
@@ -201,3 +207,76 @@ def test_a_group_without_a_name_and_a_topic_without_being() -> None:
         assert await world.commit_offset("", "t", 0, 1) == 0, "Kafka takes offsets of the empty group"
 
     run(scenario)
+
+
+def test_a_topic_named_by_an_id_that_does_not_exist() -> None:
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 1))
+        kind = messages.OffsetCommitRequest
+        part = kind.OffsetCommitRequestTopic.OffsetCommitRequestPartition
+        for topic_id in (OTHER_TOPIC, UUID(int=0)):
+            request = kind(group_id=GROUP, generation_id_or_member_epoch=-1, member_id="", topics=[
+                kind.OffsetCommitRequestTopic(topic_id=topic_id, partitions=[part(
+                    partition_index=0, committed_offset=1, committed_leader_epoch=-1, committed_metadata="")])])
+            response = await world.to_group(GROUP, request, 10)
+            assert response.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID, topic_id
+            group = messages.OffsetFetchRequest.OffsetFetchRequestGroup
+            asked = messages.OffsetFetchRequest(require_stable=True, groups=[group(
+                group_id=GROUP, member_id=None, member_epoch=-1,
+                topics=[group.OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=[0])])])
+            (answered,) = (await world.to_group(GROUP, asked, 10)).groups
+            assert answered.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID, topic_id
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("of_bytes", [False, True])
+def test_offsets_are_removed_in_several_appends(monkeypatch: pytest.MonkeyPatch, of_bytes: bool) -> None:
+    """Each is decided after the former one is replayed, so an offset that was committed again stays."""
+    monkeypatch.setattr(groups, "TOMBSTONE_BYTES_PER_APPEND" if of_bytes else "TOMBSTONES_PER_APPEND", 2)
+
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 5))
+        for partition in range(5):
+            assert await world.commit_offset(GROUP, "t", partition, 10) == 0
+        shard = world.coordinator(world.owner_of_group(GROUP)).shards.group_shard(GROUP)
+        sizes: list[int] = []
+        append = shard.append
+
+        def appended(unit: Unit) -> None:
+            sizes.append(len(unit.records))
+            append(unit)
+
+        monkeypatch.setattr(shard, "append", appended)
+        await world.delete_topic("t")
+
+        await world.cluster.wait_until(lambda: not shard.machine.has_offsets(GROUP), "no offset is left")
+        assert sizes == ([1] * 5 if of_bytes else [2, 2, 1])
+
+    run(scenario)
+
+
+def test_an_offset_that_is_committed_again_while_others_expire_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "TOMBSTONES_PER_APPEND", 1)
+
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 3))
+        for partition in range(3):
+            assert await world.commit_offset(GROUP, "t", partition, 10) == 0
+        shard = world.coordinator(world.owner_of_group(GROUP)).shards.group_shard(GROUP)
+        committing: list[asyncio.Future[int]] = []
+        append = shard.append
+
+        def appended(unit: Unit) -> None:
+            append(unit)
+            if not committing:  # the first tombstone
+                monkeypatch.setattr(shard, "append", append)
+                committing.append(asyncio.ensure_future(world.commit_offset(GROUP, "t", 2, 20)))
+
+        monkeypatch.setattr(shard, "append", appended)
+        await world.cluster.wait_until(lambda: bool(committing), "the first offset expires", 200)
+        assert await committing[0] == 0
+        await world.cluster.wait_until(lambda: shard.machine.counts(GROUP)[0] == 1, "the others expire")
+        assert await world.committed(GROUP, "t", 2) == (20, 0)
+
+    run(scenario, settings=("offsets.retention.minutes=1", "offsets.retention.check.interval.ms=1000"))

@@ -21,6 +21,7 @@ from hapax.core.group.descriptions import (
     GroupListing,
 )
 from hapax.core.group.values import (
+    SUPERSEDED,
     ClassicFacade,
     ConsumerHeartbeatAnswer,
     HeartbeatAnswer,
@@ -47,7 +48,7 @@ from hapax.kafka.api import (
     sync_group,
 )
 from hapax.kafka.registry import all_apis
-from hapax.kafka.table import ApiTable
+from hapax.kafka.table import ApiTable, CloseConnection
 from hapax.wire import messages
 from hapax.wire.reasons import reason_of
 
@@ -93,7 +94,8 @@ async def call(api: Any, version: int, request: Any, answer: Any, peer: str = "1
     assert handler is not None
     decoded = type(request).decode(request.encode(version=version), version=version)
     context = SimpleNamespace(
-        api_version=version, client_id="client", connection=SimpleNamespace(peer=peer), release_memory=lambda: None)
+        api_version=version, client_id="client", connection=SimpleNamespace(peer=peer, serial=7),
+        release_memory=lambda: None)
     response = handler(context, decoded)  # type: ignore[arg-type]
     if inspect.isawaitable(response):
         response = await response
@@ -401,11 +403,24 @@ async def test_consumer_group_heartbeat(version: int) -> None:
     assert (beat.subscribed_names, beat.server_assignor) == (("a", "b"), "uniform")
     assert beat.subscribed_regex == ("a.*" if version >= 1 else None)
     assert beat.owned == (OwnedTopic(A, (2, 0)),)
-    assert (beat.client_id, beat.client_host, beat.fresh_id) == ("client", "/127.0.0.1", "")
+    assert (beat.client_id, beat.client_host, beat.fresh_id, beat.connection) == ("client", "/127.0.0.1", "", 7)
     assert (response.error_code, response.error_message, response.member_id) == (0, None, "m-1")
     assert (response.member_epoch, response.heartbeat_interval_ms) == (4, 5_000)
     assert [(t.topic_id.bytes, list(t.partitions)) for t in response.assignment.topic_partitions] == [
         (A, [0, 2]), (B, [1])]
+
+
+async def test_a_member_that_owns_a_topic_with_the_id_zero() -> None:
+    """The library decodes this id to None."""
+    kind = messages.ConsumerGroupHeartbeatRequest
+    request = consumer_request(topic_partitions=[kind.TopicPartitions(topic_id=UUID(int=0), partitions=[2])])
+    asked, _ = await call(consumer_group_heartbeat, 1, request, ConsumerHeartbeatAnswer(ErrorCode.NONE))
+    assert asked[1].owned == (OwnedTopic(TopicId(bytes(16)), (2,)),)
+
+
+async def test_a_heartbeat_over_an_older_connection_closes_it() -> None:
+    with pytest.raises(CloseConnection, match="newer connection"):
+        await call(consumer_group_heartbeat, 1, consumer_request(), SUPERSEDED)
 
 
 @every_version(consumer_group_heartbeat)

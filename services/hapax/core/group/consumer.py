@@ -34,11 +34,13 @@ from hapax.core.group.deadlines import Deadline, Deadlines
 from hapax.core.group.descriptions import ConsumerDescription, DescribedConsumer
 from hapax.core.group.expressions import Questions, check_expression
 from hapax.core.group.migration import downgraded
+from hapax.core.group.newest_connections import NewestConnections
 from hapax.core.group.offsets import NO_MEMBER
 from hapax.core.group.reconciliation import STABLE, UNREVOKED, Current, Goal, reconcile
 from hapax.core.group.refusals import instead_of
 from hapax.core.group.values import (
     NO_PARTITIONS,
+    SUPERSEDED,
     Answer,
     CallId,
     ClassicGroupRecord,
@@ -95,8 +97,9 @@ class ConsumerGroup:
     """Not thread-safe. What `limits_of` says holds from the next event on: a session that has begun keeps its end until
     the member's next heartbeat."""
 
-    def __init__(self, group_id: str, limits_of: LimitsOf, deadlines: Deadlines) -> None:
+    def __init__(self, group_id: str, limits_of: LimitsOf, deadlines: Deadlines, newest_connection: int = -1) -> None:
         self.group_id = group_id
+        self._connections = NewestConnections(newest_connection)
         self._limits_of = limits_of
         self._deadlines = deadlines
         self._state = ConsumerState()
@@ -116,7 +119,7 @@ class ConsumerGroup:
     # --- events ---------------------------------------------------------------------------------------------------
 
     def heartbeat(self, call: CallId, request: ConsumerGroupHeartbeat, topics: Topics, now: Now) -> Outcome:
-        answer = self.keep_alive(request, topics, now)
+        answer = SUPERSEDED if self._connections.supersede(request) else self.keep_alive(request, topics, now)
         if answer is not None:
             return Outcome(answers=[(call, answer)])
         try:
@@ -149,6 +152,7 @@ class ConsumerGroup:
         ):
             return None
         self._renew(member_id, value, now)
+        self._connections.note(member_id, request.connection)
         return ConsumerHeartbeatAnswer(
             ErrorCode.NONE, None, member_id, current.epoch, self.limits.consumer_heartbeat_interval_ms)
 
@@ -210,6 +214,7 @@ class ConsumerGroup:
             self._deadlines.set(retry, Millis(now.monotonic + RETRY_MS))
         if under_way.call is not None and under_way.answer is not None:
             outcome.answers.append((under_way.call, instead_of(under_way.answer, code)))
+        self._connections.keep_only(self._state.members)
         return outcome
 
     def replay(self, record: MembershipRecord) -> None:
@@ -221,6 +226,7 @@ class ConsumerGroup:
 
     def loaded(self, now: Now) -> Outcome:
         state = self._state
+        self._connections.loaded(state.members)
         for member_id, value in state.members.items():
             self._renew(member_id, value, now)
             self._set_rebalance_timer(member_id, now)
@@ -349,6 +355,7 @@ class ConsumerGroup:
         owned = owned_partitions(request)
         draft = Draft(self._state)
         member_id = self._admit(draft, request, owned)
+        self._connections.note(member_id, request.connection)
         before = draft.state.current(member_id)
         value = _member_value(request, draft.state.members.get(member_id))
         after = self._advance(draft, member_id, value, owned, topics, now)
@@ -624,6 +631,7 @@ class ConsumerGroup:
     def _follow_member(self, record: MemberRecord, now: Now) -> None:
         if record.member_id not in self._state.members:
             self._deadlines.clear(Deadline(self.group_id, SESSION, record.member_id))
+            self._connections.forget(record.member_id)
             self._questions.keep_only(self._state.expressions())
             return
         value = self._state.members[record.member_id]

@@ -61,12 +61,13 @@ class GroupShard(GroupOffsets):
     def __init__(
         self, *, max_metadata_bytes: int = 4096, retention_ms: int = 7 * 86_400_000,
         producer_expiry_ms: int = 7 * 86_400_000, limits: GroupLimits | None = None, topics: Topics | None = None,
-        limits_of: LimitsOf | None = None,
+        limits_of: LimitsOf | None = None, newest_connection: int = -1,
     ) -> None:
-        """`limits_of` takes precedence over `limits`."""
+        """`limits_of` takes precedence over `limits`. `newest_connection`: see `Memberships`."""
         super().__init__(
             max_metadata_bytes=max_metadata_bytes, retention_ms=retention_ms, producer_expiry_ms=producer_expiry_ms)
-        self.memberships = Memberships(limits_of or SameLimits(limits or GroupLimits()), topics or NoTopics())
+        self.memberships = Memberships(
+            limits_of or SameLimits(limits or GroupLimits()), topics or NoTopics(), newest_connection)
 
     # --- commits --------------------------------------------------------------------------------------------------
 

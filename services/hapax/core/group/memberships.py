@@ -71,7 +71,9 @@ class _Slot:
 class Memberships:
     """Not thread-safe: the shard's coordinator is the only caller."""
 
-    def __init__(self, limits_of: LimitsOf, topics: Topics) -> None:
+    def __init__(self, limits_of: LimitsOf, topics: Topics, newest_connection: int = -1) -> None:
+        """`newest_connection`: the serial of the process's newest connection when the shard arrived."""
+        self._newest_connection = newest_connection
         self._limits_of = limits_of
         self._topics = topics
         self._deadlines = Deadlines()
@@ -326,7 +328,7 @@ class Memberships:
         return ClassicGroup(group_id, self._limits_of(group_id), self._deadlines)
 
     def _consumer(self, group_id: str) -> MixedGroup:
-        return MixedGroup(group_id, self._limits_of, self._deadlines)
+        return MixedGroup(group_id, self._limits_of, self._deadlines, self._newest_connection)
 
     def _decide(self, slot: _Slot, call: CallId, request: Request, now: Now) -> Outcome:
         if isinstance(request, ConsumerGroupHeartbeat):

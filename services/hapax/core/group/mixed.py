@@ -65,8 +65,8 @@ _PROTOCOL_IN_SYNC_SINCE: Final = 5
 class MixedGroup(ConsumerGroup):
     """The class of all groups of the consumer protocol, because classic members may join each of them."""
 
-    def __init__(self, group_id: str, limits_of: LimitsOf, deadlines: Deadlines) -> None:
-        super().__init__(group_id, limits_of, deadlines)
+    def __init__(self, group_id: str, limits_of: LimitsOf, deadlines: Deadlines, newest_connection: int = -1) -> None:
+        super().__init__(group_id, limits_of, deadlines, newest_connection)
         self._steps: set[str] = set()
         """Ids of members that still have to make their next step."""
         self._synced: dict[str, int] = {}

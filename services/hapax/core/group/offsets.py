@@ -18,7 +18,7 @@ Membership decides who may commit: `GroupShard` (machine.py) adds that to this c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -68,6 +68,10 @@ class OffsetRecord(NamedTuple):
     group: str
     partition: TopicPartition
     value: CommittedOffset | None
+
+
+OffsetKeys = Mapping[tuple[str, TopicPartition], None]
+"""(group, partition) of some offsets."""
 
 
 class OffsetsMarker(NamedTuple):
@@ -260,16 +264,17 @@ class GroupOffsets:
             raise Refusal(ErrorCode.INVALID_PRODUCER_EPOCH, f"the producer's epoch is {fenced_at}")
         return MarkerDecision.APPEND
 
-    def decide_expiry(self, now: TimestampMs, busy: Collection[str] = ()) -> tuple[OffsetRecord, ...]:
+    def decide_expiry(
+        self, now: TimestampMs, busy: Collection[str] = (), among: OffsetKeys | None = None
+    ) -> tuple[OffsetRecord, ...]:
         """Tombstones for offsets whose retention has passed.
 
-        `busy`: groups with a commit that is being appended, which is not part of this state yet.
+        `busy`: groups with a commit that is being appended, which is not part of this state yet. `among`: decides about
+        these offsets only.
         """
         return tuple(
             OffsetRecord(name, partition, None)
-            for name, group in self._groups.items()
-            if name not in busy
-            for partition, stored in group.committed.items()
+            for name, group, partition, stored in self._committed(busy, among)
             if partition not in group.pending and self._expires_at(name, partition.topic, stored.value) <= now
         )
 
@@ -293,15 +298,40 @@ class GroupOffsets:
         chosen: Collection[TopicPartition] = () if group is None else sorted({*group.committed, *group.pending})
         return tuple(OffsetRecord(group_id, partition, None) for partition in chosen)
 
-    def decide_topic_removal(self, topic_ids: Collection[TopicId]) -> tuple[OffsetRecord, ...]:
-        """Tombstones for the offsets of deleted topics, so that a new topic with the same name starts without
-        offsets."""
-        return tuple(
-            OffsetRecord(name, partition, None)
-            for name, group in self._groups.items()
-            for partition, stored in group.committed.items()
-            if stored.value.topic_id in topic_ids and partition not in group.pending
-        )
+    def decide_topic_removal(
+        self, topic_ids: Collection[TopicId], busy: Collection[str] = (), among: OffsetKeys | None = None
+    ) -> tuple[OffsetRecord, ...]:
+        """Tombstones for the offsets of deleted topics, so that a new topic with the same name starts without offsets.
+        `busy` and `among`: as in `decide_expiry`.
+
+        A tombstone supersedes an offset in an open transaction too, which is then dropped at the transaction's end. So
+        none is written while an offset of another topic of this name stands beside it.
+        """
+        found: dict[tuple[str, TopicPartition], bool] = {}
+        """Whether all offsets of this key are of deleted topics."""
+        for name, _, partition, stored in self._committed(busy, among):
+            found[name, partition] = stored.value.topic_id in topic_ids
+        for opened in self._open.values():
+            for key, stored in opened.offsets.items():
+                name, partition = key
+                if name in busy or (among is not None and key not in among):
+                    continue
+                if stored.log_offset > self._groups[name].superseded_at(partition):
+                    found[key] = found.get(key, True) and stored.value.topic_id in topic_ids
+        return tuple(OffsetRecord(name, partition, None) for (name, partition), all_gone in found.items() if all_gone)
+
+    def _committed(
+        self, busy: Collection[str], among: OffsetKeys | None
+    ) -> Iterator[tuple[str, _Group, TopicPartition, _Stored]]:
+        if among is None:
+            for name, group in self._groups.items():
+                if name not in busy:
+                    yield from ((name, group, partition, stored) for partition, stored in group.committed.items())
+            return
+        for name, partition in among:
+            found = self._groups.get(name)
+            if found is not None and name not in busy and partition in found.committed:
+                yield name, found, partition, found.committed[partition]
 
     # --- replay ---------------------------------------------------------------------------------------------------
 
@@ -388,10 +418,12 @@ class GroupOffsets:
         return (0, 0) if group is None else (len(group.committed), len(group.pending))
 
     def topic_ids(self) -> list[TopicId]:
-        """The known ids of all topics with a committed offset, each once."""
+        """The known ids of all topics with an offset, committed or in an open transaction, each once."""
         found = {
             stored.value.topic_id: None for group in self._groups.values() for stored in group.committed.values()
         }
+        for opened in self._open.values():
+            found.update((stored.value.topic_id, None) for stored in opened.offsets.values())
         return [topic_id for topic_id in found if topic_id != NO_TOPIC_ID]
 
     def open_transactions(self) -> dict[ProducerId, Offset]:

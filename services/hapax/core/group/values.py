@@ -196,6 +196,8 @@ class ConsumerGroupHeartbeat:
     client_host: str
     fresh_id: str
     """A random UUID as text, for the id of a member of version 0."""
+    connection: int = 0
+    """Serial of the connection over which it came. Serials rise with every connection of the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +209,10 @@ class ConsumerHeartbeatAnswer:
     heartbeat_interval_ms: int = 0
     assignment: Partitions | None = None
     """None if it has not changed since the last answer."""
+
+
+SUPERSEDED: Final = ConsumerHeartbeatAnswer(ErrorCode.NETWORK_EXCEPTION)
+"""Not sent: the connection is closed, because the member has a newer one."""
 
 
 Request = JoinGroup | SyncGroup | Heartbeat | LeaveGroup | ConsumerGroupHeartbeat

@@ -12,12 +12,18 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.values import ConsumerGroupHeartbeat, ConsumerHeartbeatAnswer, OwnedTopic, Partitions
+from hapax.core.group.values import (
+    SUPERSEDED,
+    ConsumerGroupHeartbeat,
+    ConsumerHeartbeatAnswer,
+    OwnedTopic,
+    Partitions,
+)
 from hapax.core.types import TopicId
 from hapax.kafka.group_calls import check_names, client_host, fresh_id
-from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
+from hapax.kafka.table import ApiRow, ApiTable, CloseConnection, RequestContext, Role
 from hapax.runtime.ports import Randomness
-from hapax.wire.messages import ConsumerGroupHeartbeatResponse
+from hapax.wire.messages import ConsumerGroupHeartbeatResponse, id_bytes
 
 ROW: Final = ApiRow(
     key=68, name="ConsumerGroupHeartbeat", versions=(0, 1), flexible_from=0,
@@ -50,8 +56,9 @@ def register(table: ApiTable, random: Randomness, coordinator: HearsConsumers) -
             request.rebalance_timeout_ms, None if names is None else tuple(names),
             request.subscribed_topic_regex if version >= REGEX_FROM else None, request.server_assignor,
             None if owned is None else tuple(
-                OwnedTopic(TopicId(each.topic_id.bytes), tuple(each.partitions)) for each in owned),
-            ctx.client_id or "", client_host(ctx), fresh_id(random) if unnamed else "")
+                OwnedTopic(TopicId(id_bytes(each.topic_id)), tuple(each.partitions)) for each in owned),
+            ctx.client_id or "", client_host(ctx), fresh_id(random) if unnamed else "",
+            ctx.connection.serial)
         try:
             check_names(
                 heartbeat.group_id, heartbeat.member_id, heartbeat.instance_id, heartbeat.rack_id,
@@ -79,6 +86,8 @@ def _refused(refusal: Refusal) -> Any:
 
 
 def _response(answer: ConsumerHeartbeatAnswer) -> Any:
+    if answer is SUPERSEDED:
+        raise CloseConnection("the member has sent heartbeats over a newer connection")
     if answer.error:
         return ConsumerGroupHeartbeatResponse(
             throttle_time_ms=0, error_code=int(answer.error), error_message=answer.message, member_id=None,

@@ -18,7 +18,7 @@ from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.runtime.ports import Chunk, FileRange
 from hapax.wire import messages
 from hapax.wire.internal_writes import proof
-from hapax.wire.messages import unknown_tag
+from hapax.wire.messages import id_bytes, unknown_tag
 from hapax.wire.peer import INTERNAL_WRITE_TAG
 from hapax.wire.replica_fetch import (
     ANSWERED_TAG,
@@ -197,7 +197,7 @@ def decoded(message: messages.FetchRequest, version: int) -> FetchRequest:
         replica_id = -1 if message.replica_state is None else message.replica_state.replica_id
     partitions = []
     for topic in message.topics:
-        key = topic.topic_id.bytes if by_id else topic.topic
+        key = id_bytes(topic.topic_id) if by_id else topic.topic
         for p in topic.partitions:
             partitions.append(FetchPartition(
                 key, p.partition, p.fetch_offset, p.partition_max_bytes,
@@ -209,7 +209,7 @@ def decoded(message: messages.FetchRequest, version: int) -> FetchRequest:
     forgotten = []
     if version >= 7:
         for topic in message.forgotten_topics_data:
-            key = topic.topic_id.bytes if by_id else topic.topic
+            key = id_bytes(topic.topic_id) if by_id else topic.topic
             forgotten += [(key, p) for p in topic.partitions]
     return FetchRequest(
         replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes,

@@ -14,7 +14,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.offsets import NO_TOPIC_ID, CommitRequest, OffsetCommit
 from hapax.core.types import Offset, PartitionIndex, TopicId, TopicPartition
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
-from hapax.wire.messages import OffsetCommitResponse
+from hapax.wire.messages import OffsetCommitResponse, id_bytes
 
 ROW: Final = ApiRow(
     key=8, name="OffsetCommit", versions=(2, 10), flexible_from=8,
@@ -62,7 +62,7 @@ def _offsets(request: Any, version: int) -> tuple[CommitRequest, ...]:
         CommitRequest(
             TopicPartition("" if by_id else topic.name, PartitionIndex(p.partition_index)), Offset(p.committed_offset),
             p.committed_leader_epoch if version >= 6 else -1, p.committed_metadata or "",
-            TopicId(topic.topic_id.bytes) if by_id else NO_TOPIC_ID,
+            TopicId(id_bytes(topic.topic_id)) if by_id else NO_TOPIC_ID,
         )
         for topic in request.topics
         for p in topic.partitions

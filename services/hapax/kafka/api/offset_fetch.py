@@ -17,7 +17,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.offsets import NO_TOPIC_ID
 from hapax.core.types import TopicId
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
-from hapax.wire.messages import OffsetFetchResponse
+from hapax.wire.messages import OffsetFetchResponse, id_bytes
 
 ROW: Final = ApiRow(
     key=9, name="OffsetFetch", versions=(1, 10), flexible_from=6,
@@ -114,7 +114,7 @@ def _group_asked(group: Any, version: int) -> GroupAsked:
 
 def _asked(topics: Any, by_id: bool) -> tuple[OffsetAsked, ...]:
     return tuple(
-        OffsetAsked("" if by_id else topic.name, TopicId(topic.topic_id.bytes) if by_id else NO_TOPIC_ID, index)
+        OffsetAsked("" if by_id else topic.name, TopicId(id_bytes(topic.topic_id)) if by_id else NO_TOPIC_ID, index)
         for topic in topics
         for index in topic.partition_indexes
     )

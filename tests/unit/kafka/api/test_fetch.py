@@ -109,3 +109,17 @@ def test_requests(version: int) -> None:
         [(IDS[1].bytes if by_id else "u", p) for p in (1, 2)] if version >= 7 else [],
         rack="r" if version >= 11 else "",
     )
+
+
+@pytest.mark.parametrize("version", range(13, 19))
+def test_a_request_with_the_id_zero(version: int) -> None:
+    """The library decodes it to None."""
+    Topic = RequestMessage.FetchTopic
+    message = RequestMessage(
+        max_wait_ms=500, min_bytes=1, max_bytes=1000, isolation_level=1, session_id=5, session_epoch=6,
+        topics=[Topic(topic_id=uuid.UUID(int=0), partitions=[Topic.FetchPartition(
+            partition=3, current_leader_epoch=8, fetch_offset=42, last_fetched_epoch=7, log_start_offset=-1,
+            partition_max_bytes=99)])],
+        forgotten_topics_data=[RequestMessage.ForgottenTopic(topic_id=uuid.UUID(int=0), partitions=[1])], rack_id="r")
+    read = decoded(RequestMessage.decode(memoryview(message.encode(version=version)), version=version), version)
+    assert [each.topic for each in read.partitions] == [bytes(16)] and list(read.forgotten) == [(bytes(16), 1)]

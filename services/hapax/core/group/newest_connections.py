@@ -1,0 +1,49 @@
+"""The newest connection of each member of the consumer protocol: what comes late over an older one counts for nothing.
+
+A full heartbeat lists what its member owned when it was *sent*, and a list without a partition confirms that the member
+has given it up. A client sends one heartbeat at a time and gives up on it by closing the connection. The request may
+still arrive after that, from the buffer of a process that stood still. By then the member may have been given a
+partition over its next connection, and told to give it up again: the late list does not have it, and would confirm a
+revocation that the member has not heard of. The partition would have two owners. In the same way a late request to
+leave would end a membership that is in use. KIP-848 has nothing in the request that tells it from a new one.
+
+So each member's heartbeats are ordered by their connections, as transactional calls are (rule 4). One that could change
+the membership and comes over an older connection is not answered, and its connection is closed. A client that still
+uses it connects again, and is heard. Java, librdkafka, franz-go and the native client send all heartbeats of a member
+over one connection at a time.
+
+The order is known in memory only. After a load, members that the log knows are heard over newer connections only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hapax.core.group.values import ConsumerGroupHeartbeat
+
+
+class NewestConnections:
+    def __init__(self, newest_at_load: int) -> None:
+        """`newest_at_load`: serial of the process's newest connection when the shard arrived. Serials rise."""
+        self._newest_at_load = newest_at_load
+        self._newest: dict[str, int] = {}
+        """Member id -> the lowest serial that is valid for it."""
+
+    def supersede(self, request: ConsumerGroupHeartbeat) -> bool:
+        """Whether the request could change its member and has come over an older connection than another request."""
+        changes = request.owned is not None or request.member_epoch < 0
+        return changes and request.connection < self._newest.get(request.member_id, request.connection)
+
+    def note(self, member_id: str, connection: int) -> None:
+        self._newest[member_id] = max(self._newest.get(member_id, connection), connection)
+
+    def loaded(self, members: Iterable[str]) -> None:
+        for member_id in members:
+            self._newest.setdefault(member_id, self._newest_at_load + 1)
+
+    def forget(self, member_id: str) -> None:
+        self._newest.pop(member_id, None)
+
+    def keep_only(self, members: Iterable[str]) -> None:
+        """After a refused write, because its member may never have joined."""
+        self._newest = {each: self._newest[each] for each in members if each in self._newest}
