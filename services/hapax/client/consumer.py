@@ -153,8 +153,11 @@ class Consumer(Connected):
         membership that has ended is refused. Without a subscription: the group alone."""
         if self._group is None:
             raise WrongState("this needs a group.id")
-        who = NO_MEMBER if self._member is None else self._member.identity()
-        return ConsumerGroup(self._group, who.generation, who.member_id, who.instance_id)
+        if self._member is None:
+            return ConsumerGroup(self._group)
+        who = self._member.identity()
+        return ConsumerGroup(
+            self._group, who.generation, who.member_id, who.instance_id, frozenset(self._member.tenures()))
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Reads these partitions and no others. Partitions that were assigned before keep their positions. New ones

@@ -52,6 +52,9 @@ class ConsumerGroup(NamedTuple):
     generation: int = -1
     member_id: str = ""
     instance_id: str | None = None
+    assigned: frozenset[TopicPartition] | None = None
+    """The member's partitions. Offsets of others are refused, because in the classic protocol the cluster does not know
+    who owns a partition. None: unknown."""
 
 
 class Initialized(NamedTuple):
@@ -160,6 +163,13 @@ class Coordination:
         """TxnOffsetCommit, after AddOffsetsToTxn if the cluster uses version 1."""
         assert self._id is not None
         identity = self._machine.identity
+        gone = [p for p in offsets if group.assigned is not None and p not in group.assigned]
+        if gone:
+            self._machine.coordinator_refused(
+                ErrorCode.ILLEGAL_GENERATION,
+                f"{gone[0].topic}-{gone[0].partition} is not assigned to this member of group {group.group_id!r},"
+                " or not any more")
+            return False
         if self._machine.version < 2:
             Add = messages.AddOffsetsToTxnRequest
 
