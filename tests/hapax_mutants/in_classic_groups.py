@@ -12,6 +12,18 @@ PROPERTIES = unit("core/group/test_classic_properties.py")
 
 MUTANTS = (
     Mutant(
+        "members of a classic group take any memory", "bounded memory", "core/group/classic.py",
+        " or not self._has_memory(request, member):",
+        ":",
+        (unit("core/group/test_classic.py"),),
+    ),
+    Mutant(
+        "ids that were handed out take any memory", "bounded memory", "core/group/roster.py",
+        "        self[member_id] = deadline\n        self.bytes += MEMBER_BYTES + len(member_id)",
+        "        self[member_id] = deadline",
+        (unit("core/group/test_classic.py"),),
+    ),
+    Mutant(
         "classic: an assignment that was not stored is handed out", "decide, persist, replay", CLASSIC,
         "            self._refuse_syncs(code, now, outcome)\n            self._begin_round(now, outcome)\n",
         "            return self.stored(now)\n",

@@ -14,6 +14,7 @@ def group_limits(settings: Settings) -> GroupLimits:
         max_session_timeout_ms=settings.group_max_session_timeout_ms,
         initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
         max_size=settings.group_max_size,
+        max_metadata_bytes=settings.group_max_metadata_bytes,
         consumer_session_timeout_ms=settings.group_consumer_session_timeout_ms,
         consumer_heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
         consumer_max_size=settings.group_consumer_max_size,

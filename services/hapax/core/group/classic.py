@@ -381,7 +381,7 @@ class ClassicGroup(Rounds):
     def _join(self, call: CallId, request: JoinGroup, now: Now, outcome: Outcome) -> None:
         member_id, instance_id = request.member_id, request.instance_id
         member = self._roster.get(member_id) if member_id else self._roster.instance(instance_id)
-        if not self._has_room(member):
+        if not self._has_room(member) or not self._has_memory(request, member):
             refuse_join(call, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER, outcome)
             self._turn_away(member_id, now, outcome)
         elif not self._fits(request):
@@ -391,7 +391,8 @@ class ClassicGroup(Rounds):
             if member is not None:
                 self._replace(member, fresh_id, call, request, now, outcome)
             elif instance_id is None and request.version >= _MEMBER_ID_REQUIRED_SINCE:
-                deadline = self._pending[fresh_id] = Deadline(self.group_id, SESSION, fresh_id)
+                deadline = Deadline(self.group_id, SESSION, fresh_id)
+                self._pending.hand_out(fresh_id, deadline)
                 self._deadlines.set(deadline, Millis(now.monotonic + request.session_timeout_ms))
                 refuse_join(call, ErrorCode.MEMBER_ID_REQUIRED, fresh_id, outcome)
             else:
@@ -409,7 +410,7 @@ class ClassicGroup(Rounds):
     def _add(self, member_id: str, call: CallId, request: JoinGroup, now: Now, outcome: Outcome) -> None:
         if not len(self._roster):
             self._roster.protocol_type = request.protocol_type
-        self._pending.pop(member_id, None)
+        self._pending.take(member_id)
         member = self._roster.new_member(member_id, request)
         member.new = True
         self._roster.add(member)

@@ -45,10 +45,43 @@ class Member:
         return next((offer.metadata for offer in self.protocols if offer.name == protocol), b"")
 
 
+MEMBER_BYTES: Final = 1_000
+"""Memory of a member, or of an id that was handed out, without what its client sent."""
+
+
+def offered_bytes(protocols: tuple[ProtocolOffer, ...]) -> int:
+    """Memory of a member that offers these protocols."""
+    return MEMBER_BYTES + sum(len(offer.name) + len(offer.metadata) for offer in protocols)
+
+
+class PendingIds(dict[str, Deadline]):
+    """The member ids that were handed out and not used yet, each with its deadline."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def hand_out(self, member_id: str, deadline: Deadline) -> None:
+        self[member_id] = deadline
+        self.bytes += MEMBER_BYTES + len(member_id)
+
+    def take(self, member_id: str) -> Deadline | None:
+        """Removes an id; None if it was not handed out."""
+        deadline = self.pop(member_id, None)
+        if deadline is not None:
+            self.bytes -= MEMBER_BYTES + len(member_id)
+        return deadline
+
+    def clear(self) -> None:
+        super().clear()
+        self.bytes = 0
+
+
 class Roster:
     """The members of a group. Iterates in the order in which they joined."""
 
-    __slots__ = ("_by_id", "_by_instance", "_group_id", "_supporters", "leader", "protocol_type", "unsynced", "waiting")
+    __slots__ = (
+        "_by_id", "_by_instance", "_group_id", "_supporters", "bytes", "leader", "protocol_type", "unsynced", "waiting")
 
     def __init__(self, group_id: str) -> None:
         self._group_id = group_id
@@ -56,6 +89,8 @@ class Roster:
         self._by_instance: dict[str, Member] = {}
         self._supporters: dict[str, int] = {}
         """Protocol -> number of members that offer it."""
+        self.bytes = 0
+        """Memory of all members, without their assignments."""
         self.protocol_type = ""
         """The type of the members' protocols, or of the last members'; empty before the first."""
         self.leader: str | None = None
@@ -225,6 +260,7 @@ class Roster:
         self.protocol_type = value.protocol_type
         self.leader = value.leader if value.leader in self._by_id else next(iter(self._by_id), None)
         self._supporters = {}
+        self.bytes = 0
         for member in self._by_id.values():
             self._count(member.protocols, 1)
         self.waiting = sum(member.joining is not None for member in self._by_id.values())
@@ -242,6 +278,7 @@ class Roster:
         )  # fmt: skip
 
     def _count(self, protocols: tuple[ProtocolOffer, ...], by: int) -> None:
+        self.bytes += by * offered_bytes(protocols)
         for name in {offer.name: None for offer in protocols}:
             count = self._supporters.get(name, 0) + by
             if count:

@@ -14,7 +14,7 @@ from typing import Final
 
 from hapax.core.errors import ErrorCode
 from hapax.core.group.deadlines import Deadline, Deadlines
-from hapax.core.group.roster import Member, Roster
+from hapax.core.group.roster import Member, PendingIds, Roster, offered_bytes
 from hapax.core.group.values import (
     NO_MEMBER,
     CallId,
@@ -117,7 +117,7 @@ class Rounds:
         self._roster = Roster(group_id)
         self._subscriptions: tuple[bytes, ...] = ()
         """The members' metadata in this generation."""
-        self._pending: dict[str, Deadline] = {}
+        self._pending = PendingIds()
         """Member ids that were handed out with MEMBER_ID_REQUIRED and have not been used."""
         self._initial = False
         """Whether the round began in an empty group, and lasts for the initial delay."""
@@ -239,7 +239,7 @@ class Rounds:
 
     def _forget_pending(self, member_id: str) -> bool:
         """Returns False if no such member id was handed out."""
-        deadline = self._pending.pop(member_id, None)
+        deadline = self._pending.take(member_id)
         if deadline is None:
             return False
         self._deadlines.clear(deadline)
@@ -274,6 +274,13 @@ class Rounds:
             waits = member is not None and member.joining is not None
             return waits or self._roster.waiting < self._limits.max_size
         return member is not None or len(self._roster) < self._limits.max_size
+
+    def _has_memory(self, request: JoinGroup, member: Member | None) -> bool:
+        """Whether the group's metadata stay within their limit if this member joins. A member that was one before gets
+        no more room than there is."""
+        freed = 0 if member is None else offered_bytes(member.protocols)
+        needed = offered_bytes(request.protocols) + len(request.client_id) - freed
+        return self._roster.bytes + self._pending.bytes + needed <= self._limits.max_metadata_bytes
 
     def _turn_away(self, member_id: str, now: Now, outcome: Outcome) -> None:
         """Stops waiting for a member that found the group full."""

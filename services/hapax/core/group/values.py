@@ -388,6 +388,7 @@ class GroupLimits:
     max_session_timeout_ms: int = 1_800_000             # group.max.session.timeout.ms
     initial_rebalance_delay_ms: int = 3_000             # group.initial.rebalance.delay.ms
     max_size: int = 2**31 - 1                           # group.max.size
+    max_metadata_bytes: int = 64 * 1024 * 1024          # group.max.metadata.bytes
     new_member_join_timeout_ms: int = 300_000
     """A new member's JoinGroup waits no longer than this, because its client may have given up."""
     consumer_session_timeout_ms: int = 45_000           # group.consumer.session.timeout.ms

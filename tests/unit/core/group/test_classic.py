@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -213,3 +214,53 @@ def test_a_subscription_that_is_cut_or_altered_raises_nothing(topics: list[str],
 def test_any_bytes_are_a_subscription_or_none(metadata: bytes) -> None:
     found = subscribed_topics(metadata)
     assert found is None or subscription(*found, rest=b"")[2:] == metadata[2 : len(subscription(*found, rest=b""))]
+
+
+LITTLE = GroupLimits(max_metadata_bytes=50_000)
+
+
+def refusal_of(shard: ClassicShard, request: JoinGroup) -> ErrorCode:
+    shard.call(request)
+    answers = [answer for _, answer in shard.take_answers()]
+    return answers[-1].error if answers else ErrorCode.NONE
+
+
+def test_metadata_of_a_hundred_megabytes_are_refused() -> None:
+    shard = ClassicShard(GroupLimits())
+    assert refusal_of(shard, joins("", 1, bytes(50_000_000))) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert len(shard.group.members) == 0
+
+
+def test_a_client_that_asks_for_ids_and_never_joins_takes_bounded_memory() -> None:
+    shard = ClassicShard(LITTLE)
+    codes = [refusal_of(shard, joins("", number)) for number in range(10_000)]
+    assert codes.count(ErrorCode.MEMBER_ID_REQUIRED) < 50
+    assert set(codes) == {ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.GROUP_MAX_SIZE_REACHED}
+    shard.pass_time(shard.now_ms + 46_000)
+    assert refusal_of(shard, joins("", 10_001)) is ErrorCode.MEMBER_ID_REQUIRED, "the ids have expired"
+
+
+def test_a_client_that_joins_and_never_syncs_takes_bounded_memory() -> None:
+    shard = ClassicShard(LITTLE)
+    old = replace(joins("", 0, bytes(2_000)), version=3)  # joins at once
+    refused = 0
+    for number in range(10_000):
+        refused += refusal_of(shard, replace(old, fresh_id=str(number))) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert len(shard.group.members) == 9 and refused == 9_991
+    shard.pass_time(shard.now_ms + 2 * LONG_MS)
+    assert refusal_of(shard, replace(old, fresh_id="again")) is ErrorCode.NONE, "they were removed"
+
+
+def test_a_member_that_grows_beyond_the_limit_is_turned_away_and_leaves_its_room() -> None:
+    shard = ClassicShard(LITTLE)
+    ids = stable(shard, b"x", b"y")
+    assert refusal_of(shard, joins(ids[1], -1, bytes(30_000))) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert [member.member_id for member in shard.group.members] == ids[:1]
+    assert refusal_of(shard, joins(ids[0], -1, bytes(20_000))) is ErrorCode.NONE
+
+
+def test_a_new_coordinator_counts_the_same_members() -> None:
+    shard = ClassicShard(LITTLE)
+    stable(shard, bytes(1_000), bytes(1_000))
+    shard.fail_over()
+    assert shard.group._roster.bytes == 2 * (1_000 + len("range") + 1_000), "the chosen protocol is stored"
