@@ -111,8 +111,9 @@ def test_only_changed_rows_are_written_and_each_batch_has_its_effect_once(
     """A driver dies before its commit (what its task wrote stays behind), the next one after it."""
     given = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": compacted[1]}
     given |= {"txnAppId": totals.app_id, "txnVersion": "0", "txnConsecutive": "true"}
-    columns = output_columns(StructType([StructField("value", BinaryType())]), compacted[1])
-    rows = pa.record_batch({"value": pa.array([b"of the driver that died"])})
+    columns = output_columns(
+        StructType([StructField("key", BinaryType()), StructField("value", BinaryType())]), compacted[1])
+    rows = pa.record_batch({"key": pa.array([b"k"]), "value": pa.array([b"of the driver that died"])})
     write_attempt(parse(given), columns, Token.for_write(parse(given), "died"), iter([rows]))
 
     totals.run()
