@@ -345,15 +345,16 @@ async def test_a_cut_rebuilds_producers_from_deleted_records(make: Make) -> None
     await world.produced(0, batch(5, producer_id=8, epoch=0, sequence=0))
     await world.produced(0, batch(5, producer_id=7, epoch=0, sequence=5))
     assert await deleting(world, 0, 13) == 13
-    world.syncs(1).hold_syncs()
+    await world.kill(1)
     world.produce(0, batch(5, producer_id=9, epoch=0, sequence=0))  # it is on one replica only
     await world.until(lambda: world.replica(0).log.synced_offset == 20)
-    await world.kill(1)
+    await world.kill(0)
     await world.start(1)
     world.elect(1, isr=[1])
     await world.until(lambda: world.leads(1))
-    if world.end(1) == 15:
-        await world.produced(1, batch(1, producer_id=10, epoch=0, sequence=0))
+    assert world.end(1) == 15
+    await world.produced(1, batch(1, producer_id=10, epoch=0, sequence=0))
+    await world.start(0)
     await world.until(lambda: world.record.isr == (0, 1) and world.equal(0, 1))
     assert start(world, 0) == start(world, 1) == 13
 
