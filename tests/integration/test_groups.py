@@ -33,6 +33,14 @@ def protocol(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+UNDELIVERED = {
+    KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._WAIT_COORD, KafkaError._NO_OFFSET,
+    KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
+"""Errors of commits that did not reach a coordinator which could decide."""
+
+
 class Member(Polling):
     """A consumer that polls in a thread until it is closed."""
 
@@ -40,8 +48,10 @@ class Member(Polling):
         config: dict[str, object] = {
             "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
             "enable.auto.commit": False, "group.protocol": protocol, "log_level": 0,
-            "topic.metadata.refresh.interval.ms": 1000,
+            "topic.metadata.refresh.interval.ms": 1000, "on_commit": self._committed,
         }
+        self._again = False
+        self.refused: list[KafkaError] = []
         if protocol == "classic":
             config |= {"session.timeout.ms": 6000, "partition.assignment.strategy": "cooperative-sticky",
                        "heartbeat.interval.ms": 500}
@@ -60,11 +70,21 @@ class Member(Polling):
         self.owned -= {each.partition for each in partitions}
         self.events.append(("revoked", frozenset(each.partition for each in partitions)))
 
+    def _committed(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        """librdkafka does not repeat an asynchronous commit that finds no coordinator for too long."""
+        if error is not None and error.code() in UNDELIVERED:
+            self._again = True
+        elif error is not None:
+            self.refused.append(error)
+
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
                 message = self.consumer.poll(0.05)
                 if message is None:
+                    if self._again:
+                        self._again = False
+                        self.consumer.commit(asynchronous=True)
                     continue
                 error = message.error()
                 if error is None:
@@ -156,6 +176,7 @@ def test_a_group_survives_its_coordinator(
         cluster.start(name)
         cluster.wait_ready()
     assert [member.events for member in members] == before
+    assert not [error for member in members for error in member.refused]
 
 
 def committed(bootstrap: str, topic: str, partitions: int, group: str = "g") -> list[int]:
