@@ -29,7 +29,7 @@ class Scenarios:
         assert len(partial) == int(rows) - 10 and set(partial) < set(found)
 
     def read(self, bootstrap: str, name: str, isolation: str, count: str) -> None:
-        """The topic has so many values, each once."""
+        """Checks that the topic has `count` values, and none of them twice."""
         found = self._read(bootstrap, name, **{"kafka.isolation.level": isolation})
         assert len(found) == len(set(found)) == int(count), found
 

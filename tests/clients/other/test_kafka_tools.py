@@ -46,7 +46,7 @@ def topic(tools: KafkaTools) -> str:
 
 
 def records(tools: KafkaTools, topic: str, count: int, *more: str) -> list[str]:
-    """What the console consumer prints of so many records from the beginning."""
+    """What the console consumer prints of the first `count` records."""
     ran = tools.ok(
         "kafka-console-consumer", "--topic", topic, "--from-beginning", "--max-messages", str(count),
         "--timeout-ms", "20000", *more)

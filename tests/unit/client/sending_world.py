@@ -50,7 +50,7 @@ class FakePeer:
         return answer
 
     async def sent(self, requests: int) -> None:
-        """Waits for so many."""
+        """Waits until `requests` requests have been sent."""
         while len(self.requests) < requests:
             self._sent.clear()
             await self._sent.wait()

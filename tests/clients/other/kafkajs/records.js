@@ -99,7 +99,7 @@ async function process_(cell) {
 
 /**
  * KafkaJS commits positions in a transaction without naming the member. So each input partition has a transactional id
- * of its own: whoever gets the partition fences its former owner, and only then asks where to go on.
+ * of its own: the member that gets the partition fences its former owner, and only then asks where to go on.
  */
 class Worker {
   constructor(cell, source, target) {
