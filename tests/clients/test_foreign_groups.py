@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from kafka import KafkaConsumer
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 
 from hapax.local.cluster import LocalCluster
+from integration.polling import Polling
 from integration.waiting import wait_until
 
 PARTITIONS = 4
@@ -29,32 +29,13 @@ class Member(Protocol):
     def close(self) -> None: ...
 
 
-class _Threaded:
-    """Polls in a thread of its own; `owned` is what the client says it has."""
+class _Threaded(Polling):
+    """`owned` is what the client says it has."""
 
     def __init__(self) -> None:
         self.owned: frozenset[int] = frozenset()
         self.values: list[bytes] = []
-        self.failure: BaseException | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._guarded)
-        self._thread.start()
-
-    def _guarded(self) -> None:
-        try:
-            self._run()
-        except BaseException as error:
-            self.failure = error
-
-    def _run(self) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive(), "close() hangs"
-        if self.failure is not None:
-            raise self.failure
+        super().__init__()
 
 
 class KafkaPythonMember(_Threaded):
