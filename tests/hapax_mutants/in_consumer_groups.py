@@ -31,9 +31,35 @@ MUTANTS = (
     ),
     Mutant(
         "a late list over an older connection confirms a revocation", "one owner", "core/group/newest_connections.py",
-        "        return changes and request.connection < self._newest",
-        "        return changes and request.connection < 0 * self._newest",
+        "        return connection < self._newest",
+        "        return connection < 0 * self._newest",
         (SCENARIOS, unit("client/test_membership_properties.py")),
+    ),
+    Mutant(
+        "a late subscription over an older connection takes the place of the present one", "a member hears of all it reads",
+        "core/group/newest_connections.py",
+        " or request.subscribed_names is not None\n",
+        "\n",
+        (SCENARIOS,),
+    ),
+    Mutant(
+        "a late request to join over an older connection ends a pause", "a static member returns",
+        "core/group/consumer.py",
+        "        self._check_member(member_id)\n        self._connections.note(member_id, request.connection)\n",
+        "        self._check_member(member_id)\n",
+        (SCENARIOS,),
+    ),
+    Mutant(
+        "a late JoinGroup without a generation confirms a revocation", "one owner", "core/group/mixed.py",
+        "        if self._connections.is_older(request.member_id, request.connection):",
+        "        if False:",
+        (SCENARIOS,),
+    ),
+    Mutant(
+        "members of the consumer protocol take any memory", "bounded memory", "core/group/consumer.py",
+        "        self._check_memory(state, value, former)\n",
+        "",
+        (unit("core/group/test_consumer.py"),),
     ),
     Mutant(
         "a connection from before the load may confirm a revocation", "one owner", "core/group/newest_connections.py",

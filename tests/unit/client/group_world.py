@@ -332,7 +332,7 @@ class World:
             return server.JoinGroup(
                 9, GROUP, call.member_id, client.instance_id, "consumer",
                 tuple(server.ProtocolOffer(*each) for each in call.protocols), SESSION_MS, POLL_MS, client.name, "/h",
-                str(self.last_call))
+                str(self.last_call), connection.serial)
         if isinstance(call, m.Sync):
             return server.SyncGroup(
                 5, GROUP, call.generation, call.member_id, client.instance_id, "consumer", call.protocol,
@@ -392,7 +392,7 @@ class World:
         if found is None:
             return
         connection, number = found
-        if answer is server.SUPERSEDED:
+        if answer is server.SUPERSEDED or answer is server.SUPERSEDED_JOIN:
             self.break_connection(connection)
             return
         said = self.translated(answer)

@@ -22,6 +22,7 @@ from hapax.core.group.descriptions import (
 )
 from hapax.core.group.values import (
     SUPERSEDED,
+    SUPERSEDED_JOIN,
     ClassicFacade,
     ConsumerHeartbeatAnswer,
     HeartbeatAnswer,
@@ -416,6 +417,11 @@ async def test_a_member_that_owns_a_topic_with_the_id_zero() -> None:
     request = consumer_request(topic_partitions=[kind.TopicPartitions(topic_id=UUID(int=0), partitions=[2])])
     asked, _ = await call(consumer_group_heartbeat, 1, request, ConsumerHeartbeatAnswer(ErrorCode.NONE))
     assert asked[1].owned == (OwnedTopic(TopicId(bytes(16)), (2,)),)
+
+
+async def test_a_join_over_an_older_connection_closes_it() -> None:
+    with pytest.raises(CloseConnection, match="newer connection"):
+        await call(join_group, 9, join_request(), SUPERSEDED_JOIN)
 
 
 async def test_a_heartbeat_over_an_older_connection_closes_it() -> None:

@@ -32,6 +32,7 @@ from hapax.core.group.reconciliation import UNRELEASED, UNREVOKED
 from hapax.core.group.subscription import PROTOCOL_TYPE, Subscription, read_subscription
 from hapax.core.group.values import (
     NO_PARTITIONS,
+    SUPERSEDED_JOIN,
     CallId,
     ClassicFacade,
     ClassicGroupRecord,
@@ -75,6 +76,8 @@ class MixedGroup(ConsumerGroup):
     # --- classic calls --------------------------------------------------------------------------------------------
 
     def join(self, call: CallId, request: JoinGroup, topics: Topics, now: Now) -> Outcome:
+        if self._connections.is_older(request.member_id, request.connection):
+            return Outcome(answers=[(call, SUPERSEDED_JOIN)])
         try:
             return self._join(call, request, topics, now)
         except Refusal as refusal:
@@ -185,6 +188,7 @@ class MixedGroup(ConsumerGroup):
         draft = Draft(state)
         if former is not None and former != member_id:
             self._take_over(draft, member_id, former)
+        self._connections.note(member_id, request.connection)
         value = classic_value(
             instance_id, request.client_id, request.client_host, subscription, request.rebalance_timeout_ms,
             ClassicFacade(request.session_timeout_ms, request.protocols))

@@ -87,6 +87,8 @@ class JoinGroup:
     client_host: str
     fresh_id: str
     """A random UUID as text, for the id of a new member."""
+    connection: int = 0
+    """Serial of the connection over which it came. Serials rise with every connection of the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +214,7 @@ class ConsumerHeartbeatAnswer:
 
 
 SUPERSEDED: Final = ConsumerHeartbeatAnswer(ErrorCode.NETWORK_EXCEPTION)
+SUPERSEDED_JOIN: Final = JoinAnswer(ErrorCode.NETWORK_EXCEPTION, NO_MEMBER)
 """Not sent: the connection is closed, because the member has a newer one."""
 
 
