@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, Producer
 from clients.other import REPLICATED, WHOLE, new_name
 from clients.other.kafka_tools import KafkaTools, Verifiable, kafka_tools
 from conftest import end_cluster, start_cluster
+from hapax.client.blocking import Admin
 from hapax.local.cluster import LocalCluster
 from integration.waiting import wait_until
 
@@ -320,6 +321,65 @@ def test_reassignments_and_elections(tools: KafkaTools, topic: str, tmp_path: Pa
     tools.ok("kafka-leader-election", "--election-type", "unclean", "--topic", topic, "--partition", "0")
     tools.ok(*election, "--all-topic-partitions")
     tools.fails("UnknownTopicOrPartition", *election, "--topic", new_name(), "--partition", "0")
+
+
+@whole
+def test_a_running_reassignment_is_listed_verified_replaced_and_canceled(
+    tools: KafkaTools, tmp_path: Path
+) -> None:
+    topic, plan = new_name(), tmp_path / "plan.json"
+    tools.ok("kafka-topics", "--create", "--topic", topic, "--replica-assignment", "0:1,1:0")
+    producer = Producer({"bootstrap.servers": tools.bootstrap})
+    for number in range(80):  # more than a replica fetches at once, before it is slowed down
+        producer.produce(topic, os.urandom(100_000), partition=number % 2)
+    assert producer.flush(30) == 0
+    reassign = ["kafka-reassign-partitions", "--reassignment-json-file", str(plan)]
+
+    def write(*targets: list[int]) -> None:
+        plan.write_text(json.dumps({"version": 1, "partitions": [
+            {"topic": topic, "partition": number, "replicas": each} for number, each in enumerate(targets)]}))
+
+    def replicas() -> list[str]:
+        return re.findall(r"Replicas: (\S+)", tools.ok("kafka-topics", "--describe", "--topic", topic).output)
+
+    with Admin({"bootstrap.servers": tools.bootstrap}) as admin:
+        admin.set_throttle(1000)  # so that both moves run for minutes
+        try:
+            write([0, 2], [2, 0])
+            tools.ok(*reassign, "--execute")
+            tools.says(f"{topic}-0: replicas: 0,2,1. adding: 2. removing: 1.", "kafka-reassign-partitions", "--list")
+            assert tools.ok(*reassign, "--verify").output.count("is still in progress") == 2
+            tools.fails("there is an existing assignment|Cannot execute", *reassign, "--execute")
+            tools.ok(*reassign, "--execute", "--additional")  # what runs already
+            write([0, 2, 1])
+            tools.fails(
+                "is getting 2 replicas, the target has 3", *reassign, "--execute", "--additional",
+                "--disallow-replication-factor-change")
+            write([0, 1], [2, 0])
+            tools.ok(*reassign, "--execute", "--additional")  # the first one goes back, the second one goes on
+            listed = tools.ok("kafka-reassign-partitions", "--list").output
+            assert f"{topic}-1" in listed and f"{topic}-0" not in listed
+            tools.ok(*reassign, "--cancel")
+            assert "No partition reassignments found" in tools.ok("kafka-reassign-partitions", "--list").output
+            assert [sorted(each.split(",")) for each in replicas()] == [["0", "1"], ["0", "1"]]
+        finally:
+            admin.set_throttle(0)
+
+
+@whole
+def test_elections_that_cannot_be(tools: KafkaTools, three: LocalCluster) -> None:
+    topic, alone = new_name(), new_name()
+    tools.ok("kafka-topics", "--create", "--topic", topic, "--replica-assignment", "2:1,0:2")
+    tools.ok("kafka-topics", "--create", "--topic", alone, "--replica-assignment", "2")
+    elect = ["kafka-leader-election", "--election-type"]
+    three.stop("broker-2")
+    try:
+        tools.fails("PreferredLeaderNotAvailable", *elect, "preferred", "--topic", topic, "--partition", "0")
+        tools.fails("EligibleLeadersNotAvailable", *elect, "unclean", "--topic", alone, "--partition", "0")
+        said = tools.ok(*elect, "unclean", "--topic", topic, "--partition", "0").output
+        assert f"{topic}-0" in said and "Valid replica already elected" in said
+    finally:
+        three.start("broker-2")
 
 
 @whole
