@@ -97,6 +97,8 @@ class PartitionSet:
         self._new_leaderships: list[Replica] = []
         """New leaderships that are not logged yet."""
         self._newest_connection = newest_connection
+        self._newest_at_end = -1
+        """Serial of the newest connection when a leadership last ended here."""
         self._store = store
         self._registration: Registration | None = None
         self._folders: dict[TopicIdPartition, str] = {}
@@ -344,7 +346,8 @@ class PartitionSet:
         return self._registration.record.node_id in assigned.record.replicas
 
     def _withdraw(self, replica: Replica) -> None:
-        self.by_name.pop((replica.topic, replica.index), None)
+        if self.by_name.pop((replica.topic, replica.index), None) is not None:
+            self._newest_at_end = self._newest_connection()
         self.by_id.pop((replica.id.topic_id, replica.index), None)
         replica.resign()
 
@@ -402,9 +405,10 @@ class PartitionSet:
         if not replica.serving or replica.leader_epoch != record.leader_epoch:
             replica.resign()
             # Epoch 0 is the first leadership of all, and has one process. Its empty log has had no other leader who
-            # could have seen a newer connection.
+            # could have seen a newer connection. But its topic may have been made again, and what was sent to the
+            # former one may come late over a connection from before its end.
             first = replica.leader_epoch < 0 and record.leader_epoch == 0 and log_end == 0
-            newest_connection = -1 if first else self._newest_connection()
+            newest_connection = self._newest_at_end if first else self._newest_connection()
             replica.lead(record.leader_epoch, newest_connection, self._replication(replica, assigned))
             self.leaderships += 1
             self._new_leaderships.append(replica)
