@@ -56,6 +56,12 @@ MUTANTS = (
         (SCENARIOS,),
     ),
     Mutant(
+        "the connections of refused members are remembered", "bounded memory", "core/group/consumer.py",
+        "        member_id = self._admit(draft, request, owned)\n",
+        "        member_id = self._admit(draft, request, owned)\n        self._connections.note(member_id, request.connection)\n",
+        (unit("core/group/test_consumer.py"),),
+    ),
+    Mutant(
         "members of the consumer protocol take any memory", "bounded memory", "core/group/consumer.py",
         "        self._check_memory(state, value, former)\n",
         "",

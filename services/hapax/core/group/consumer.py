@@ -354,10 +354,10 @@ class ConsumerGroup:
         owned = owned_partitions(request)
         draft = Draft(self._state)
         member_id = self._admit(draft, request, owned)
-        self._connections.note(member_id, request.connection)
         before = draft.state.current(member_id)
         value = member_value(request, draft.state.members.get(member_id))
         after = self._advance(draft, member_id, value, owned, topics, now)
+        self._connections.note(member_id, request.connection)
         tells = request.member_epoch == JOIN or is_full(request) or after.assigned.keys() != before.assigned.keys()
         answer = ConsumerHeartbeatAnswer(
             ErrorCode.NONE, None, member_id, after.epoch, self.limits.consumer_heartbeat_interval_ms,

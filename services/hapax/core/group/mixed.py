@@ -188,12 +188,12 @@ class MixedGroup(ConsumerGroup):
         draft = Draft(state)
         if former is not None and former != member_id:
             self._take_over(draft, member_id, former)
-        self._connections.note(member_id, request.connection)
         value = classic_value(
             instance_id, request.client_id, request.client_host, subscription, request.rebalance_timeout_ms,
             ClassicFacade(request.session_timeout_ms, request.protocols))
         owned = self._owned(member_id, subscription, topics)
         after = self._advance(draft, member_id, value, owned, topics, now)
+        self._connections.note(member_id, request.connection)
         answer = JoinAnswer(ErrorCode.NONE, member_id, after.epoch, PROTOCOL_TYPE, offer.name, NO_MEMBER)
         if draft.records:
             return self._write(UnderWay(draft.records, call, answer, compared=topics.version))

@@ -154,3 +154,15 @@ def test_the_count_of_memory_follows_what_members_say() -> None:
     assert world.group._state.bytes == counted
     world.call(request("m", -1))
     assert world.group._state.bytes == 0
+
+
+def test_a_refused_join_leaves_nothing_behind() -> None:
+    """Each attempt comes under an id of its own."""
+    world = ConsumerWorld(GroupLimits(max_metadata_bytes=5_000))
+    world.topics.create("ab", 2)
+    joins(world, subscribed_names=("ab",))
+    for number in range(20):
+        for fields in ({"subscribed_regex": "("}, {"subscribed_regex": 5_000 * "a"}):
+            call = world.call(request(f"n{number}", 0, rebalance_timeout_ms=1_000, owned=(), connection=9, **fields))
+            assert world.answers[call].error is not ErrorCode.NONE
+    assert list(world.group._connections._newest) == ["m"]
