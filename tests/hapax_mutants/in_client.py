@@ -93,7 +93,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "an automatic commit counts what the program is processing", "at least once", "client/fetcher.py",
-        "        return {p: min(self._unprocessed.get(p, position), position) for p, position in self.positions().items()}",
+        "        return {p: min(self._unprocessed.get(p, position), position) for p, position in"
+        " self.positions().items()}",
         "        return self.positions()",
         (_AUTO_COMMIT,),
     ),
