@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from hapax.broker.copying import Copying
+from hapax.broker.early_writes import EarlyWrites
 from hapax.broker.fetcher import Fetchers
 from hapax.broker.high_watermarks import HighWatermarks
 from hapax.broker.in_sync import InSync
@@ -87,6 +88,7 @@ class PartitionSet:
         self.by_id: dict[tuple[bytes, int], Replica] = {}
         self.replicas: dict[TopicIdPartition, Replica] = {}
         """Open replicas, whether they serve or not."""
+        self.early_writes = EarlyWrites(context.clock)
         self.fetchers = fetchers
         self.random: Final = fetchers.context.random
         self.in_sync = InSync(view, store, context.clock, self.random, self.led, settings.replica_lag_time_max_ms)
@@ -410,6 +412,7 @@ class PartitionSet:
             first = replica.leader_epoch < 0 and record.leader_epoch == 0 and log_end == 0
             newest_connection = self._newest_at_end if first else self._newest_connection()
             replica.lead(record.leader_epoch, newest_connection, self._replication(replica, assigned))
+            self.early_writes.hand_over(replica)
             self.leaderships += 1
             self._new_leaderships.append(replica)
             self.by_name[replica.topic, replica.index] = replica
