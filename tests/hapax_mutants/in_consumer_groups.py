@@ -122,7 +122,7 @@ MUTANTS = (
         (SCENARIOS, PROPERTIES),
     ),
     Mutant(
-        "a topic that is created again looks the same", "KIP-848", "core/group/consumer.py",
+        "a topic that is created again looks the same", "KIP-848", "core/group/consumer_metadata.py",
         "    text = b\"%b %d %b\" % (facts.topic_id, facts.partitions, facts.name.encode(errors=\"replace\"))\n",
         "    text = b\"%d %b\" % (facts.partitions, facts.name.encode(errors=\"replace\"))\n",
         (SCENARIOS, PROPERTIES),
