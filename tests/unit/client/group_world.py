@@ -301,8 +301,8 @@ class World:
             self.at(self.now + self.delay(), lambda: self.break_connection(connection))
 
     def break_connection(self, connection: Connection) -> None:
-        """What is in flight arrives or not. In the consumer protocol it may also come later than what is sent after
-        this."""
+        """What is in flight arrives or not. Heartbeats of the consumer protocol and JoinGroups may also come later than
+        what is sent after this."""
         if not connection.open:
             return
         connection.open = False
@@ -315,7 +315,8 @@ class World:
 
     def arrive(self, connection: Connection, number: int, call: m.Call) -> None:
         if not connection.open and not (
-                isinstance(call, m.ConsumerBeat) and connection.life == self.life and self.random.random() < 0.5):
+                isinstance(call, m.ConsumerBeat | m.Join) and connection.life == self.life
+                and self.random.random() < 0.5):
             return
         if self.now < self.down_until:
             self.at(self.now + 5, lambda: self.break_connection(connection))
