@@ -56,6 +56,12 @@ MUTANTS = (
         (SCENARIOS,),
     ),
     Mutant(
+        "a late JoinGroup from before the upgrade confirms a revocation", "one owner", "core/group/memberships.py",
+        "                fresh.heard(member.member_id, member.connection)\n",
+        "                pass\n",
+        (SCENARIOS,),
+    ),
+    Mutant(
         "the connections of refused members are remembered", "bounded memory", "core/group/consumer.py",
         "        member_id = self._admit(draft, request, owned)\n",
         "        member_id = self._admit(draft, request, owned)\n        self._connections.note(member_id, request.connection)\n",

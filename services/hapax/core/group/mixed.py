@@ -73,6 +73,11 @@ class MixedGroup(ConsumerGroup):
         self._synced: dict[str, int] = {}
         """Member id -> the epoch at which it was last given its partitions."""
 
+    def heard(self, member_id: str, connection: int) -> None:
+        """Takes over, from the group's time as a classic one, over which connection a member has last joined."""
+        if connection >= 0:
+            self._connections.note(member_id, connection)
+
     # --- classic calls --------------------------------------------------------------------------------------------
 
     def join(self, call: CallId, request: JoinGroup, topics: Topics, now: Now) -> Outcome:
