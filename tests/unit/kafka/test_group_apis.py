@@ -130,7 +130,7 @@ async def test_join_group(version: int) -> None:
     assert join.instance_id == ("i-1" if version >= 5 else None)
     assert (join.session_timeout_ms, join.rebalance_timeout_ms) == (10_000, 60_000 if version >= 1 else 10_000)
     assert join.protocols == (ProtocolOffer("range", b"R"), ProtocolOffer("sticky", b"S"))
-    assert (join.client_id, join.client_host, join.fresh_id) == ("client", "/127.0.0.1", "")
+    assert (join.client_id, join.client_host, join.fresh_id, join.connection) == ("client", "/127.0.0.1", "", 7)
     assert (response.error_code, response.generation_id, response.protocol_name) == (0, 4, "range")
     assert response.protocol_type == ("consumer" if version >= 7 else None)
     assert (response.leader, response.member_id) == ("m-1", "m-1")
