@@ -62,6 +62,13 @@ MUTANTS = (
         (SCENARIOS,),
     ),
     Mutant(
+        "a new coordinator expires members that beat as they were told", "a member that beats keeps its partitions",
+        "core/group/consumer.py",
+        "            self._renew(member_id, value, now, least_ms)\n",
+        "            self._renew(member_id, value, now)\n",
+        (unit("core/group/test_consumer.py"),),
+    ),
+    Mutant(
         "the connections of refused members are remembered", "bounded memory", "core/group/consumer.py",
         "        member_id = self._admit(draft, request, owned)\n",
         "        member_id = self._admit(draft, request, owned)\n        self._connections.note(member_id, request.connection)\n",

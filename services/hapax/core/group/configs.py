@@ -92,6 +92,7 @@ def configured(limits: GroupLimits, config: Mapping[str, str], bounds: Bounds) -
         heartbeat = max(1, session // 3)
     return replace(
         limits, consumer_session_timeout_ms=session, consumer_heartbeat_interval_ms=heartbeat,
+        consumer_longest_interval_ms=max(bounds.heartbeat_interval[1], limits.consumer_heartbeat_interval_ms),
         consumer_assignment_interval_ms=_value(
             config, bounds, ASSIGNMENT_INTERVAL, limits.consumer_assignment_interval_ms),
     )

@@ -226,8 +226,10 @@ class ConsumerGroup:
     def loaded(self, now: Now) -> Outcome:
         state = self._state
         self._connections.loaded(state.members)
+        # A member may not know the group's present interval yet.
+        least_ms = 2 * self.limits.consumer_longest_interval_ms
         for member_id, value in state.members.items():
-            self._renew(member_id, value, now)
+            self._renew(member_id, value, now, least_ms)
             self._set_rebalance_timer(member_id, now)
         if state.expressions():
             self._set_regex_timer(now)
@@ -631,8 +633,8 @@ class ConsumerGroup:
 
     # --- timers ---------------------------------------------------------------------------------------------------
 
-    def _renew(self, member_id: str, value: MemberValue, now: Now) -> None:
-        session_ms = self.limits.consumer_session_timeout_ms
+    def _renew(self, member_id: str, value: MemberValue, now: Now, least_ms: int = 0) -> None:
+        session_ms = max(self.limits.consumer_session_timeout_ms, least_ms)
         if value.classic is not None:
             session_ms = value.classic.session_timeout_ms
         self._deadlines.set(Deadline(self.group_id, SESSION, member_id), Millis(now.monotonic + session_ms))

@@ -396,6 +396,9 @@ class GroupLimits:
     """A new member's JoinGroup waits no longer than this, because its client may have given up."""
     consumer_session_timeout_ms: int = 45_000           # group.consumer.session.timeout.ms
     consumer_heartbeat_interval_ms: int = 5_000         # group.consumer.heartbeat.interval.ms
+    consumer_longest_interval_ms: int = 0
+    """The longest interval that a member may have been told before a change of its group's configuration; 0 for a group
+    without one."""
     consumer_max_size: int = 2**31 - 1                  # group.consumer.max.size
     consumer_assignors: tuple[str, ...] = ("uniform", "range")  # group.consumer.assignors
     consumer_assignment_interval_ms: int = 1_000        # group.consumer.assignment.interval.ms

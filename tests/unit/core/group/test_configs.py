@@ -69,3 +69,8 @@ def test_the_session_that_applies_is_longer_than_a_new_interval() -> None:
     with pytest.raises(Refusal, match="must be greater than"):
         check_group_config({HEARTBEAT: "20000"}, Bounds((1_000, 20_000), (1, 60_000)), GroupLimits(
             consumer_session_timeout_ms=20_000), changed={SESSION})  # its own session was removed
+
+
+def test_a_configured_group_may_have_told_its_members_any_interval() -> None:
+    assert configured(GroupLimits(), {SESSION: "50000"}, Bounds()).consumer_longest_interval_ms == 15_000
+    assert GroupLimits().consumer_longest_interval_ms == 0

@@ -166,3 +166,21 @@ def test_a_refused_join_leaves_nothing_behind() -> None:
             call = world.call(request(f"n{number}", 0, rebalance_timeout_ms=1_000, owned=(), connection=9, **fields))
             assert world.answers[call].error is not ErrorCode.NONE
     assert list(world.group._connections._newest) == ["m"]
+
+
+def test_a_new_coordinator_waits_as_long_as_a_member_was_told_that_it_may_be_silent() -> None:
+    """The group's session was made shorter than its interval was before. The coordinator dies before the member's next
+    heartbeat, whose answer would have told it."""
+    world = ConsumerWorld(GroupLimits())
+    world.topics.create("ab", 2)
+    joins(world, subscribed_names=("ab",))
+    world.limits = GroupLimits(
+        consumer_session_timeout_ms=3_000, consumer_heartbeat_interval_ms=1_000, consumer_longest_interval_ms=15_000)
+    world.start(world.log)
+    world.pass_time(15_000)
+    call = world.call(request("m", 1))
+    assert world.answers[call].heartbeat_interval_ms == 1_000
+    world.pass_time(2_999)
+    assert "m" in world.group.members
+    world.pass_time(1)
+    assert "m" not in world.group.members, "now it knows the interval"
