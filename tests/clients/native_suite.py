@@ -463,6 +463,27 @@ class NativeSuite:
             with pytest.raises(HapaxError, match="UNKNOWN_TOPIC_OR_PARTITION"):
                 await admin.topic_config(unique("nowhere"))
 
+    async def test_configurations_of_groups(self, on: Cluster) -> None:
+        group, name = unique("configured"), "consumer.session.timeout.ms"
+        async with Admin(on.settings) as admin:
+            before = (await admin.group_config(group))[name]
+            assert before.value == "45000" and before.source in ("default", "node") and before.meaning
+
+            async def becomes(value: str, source: str) -> list[str]:
+                for _ in range(400):  # the node that is asked may hear of it a moment later
+                    if (now := (await admin.group_config(group))[name])[:2] == (value, source):
+                        break
+                    await asyncio.sleep(0.05)
+                assert now[:2] == (value, source)
+                return await admin.configured_groups()
+
+            await admin.alter_group_config(group, {name: "50000"})
+            assert group in await becomes("50000", "group")
+            with pytest.raises(HapaxError, match="INVALID_CONFIG"):
+                await admin.alter_group_config(group, {name: "1"})
+            await admin.alter_group_config(group, {name: None})
+            assert group not in await becomes("45000", before.source)
+
     async def test_a_crash_in_mid_stream_loses_and_doubles_nothing(self, on: Cluster) -> None:
         topic = await on.topic(2)
         async with on.producer(batch_size=300) as producer:

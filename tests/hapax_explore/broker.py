@@ -225,6 +225,7 @@ class Broker(Component):
             view=SimpleNamespace(producer_ids_below=1 << 40),
             by_name={("t", 0): self.replica} if self.replica.serving else {},
             refusal=lambda topic, index: Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+            early_writes=SimpleNamespace(note=lambda topic, index, header: self.replica.machine.note_refused(header)),
         )
         service = ProduceService(
             cast(Any, partitions), cast(Any, SimpleNamespace(counter=lambda metric: SimpleNamespace(value=0))),

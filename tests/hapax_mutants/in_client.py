@@ -86,8 +86,15 @@ MUTANTS: Final = (
         (unit("client/test_memberships_of_transactions.py"),),
     ),
     Mutant(
+        "an automatic commit goes on from before a seek back", "at least once", "client/fetcher.py",
+        "min(self._unprocessed.get(p, position), position)",
+        "self._unprocessed.get(p, position)",
+        (unit("client/test_auto_commit.py"),),
+    ),
+    Mutant(
         "an automatic commit counts what the program is processing", "at least once", "client/fetcher.py",
-        "        return {p: self._unprocessed.get(p, position) for p, position in self.positions().items()}",
+        "        return {p: min(self._unprocessed.get(p, position), position) for p, position in"
+        " self.positions().items()}",
         "        return self.positions()",
         (_AUTO_COMMIT,),
     ),

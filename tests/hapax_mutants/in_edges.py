@@ -74,6 +74,13 @@ MUTANTS = (
         (unit("kafka/test_configs.py"),),
     ),
     Mutant(
+        "members beat less often than their sessions last", "a member that beats keeps its partitions",
+        "core/group/configs.py",
+        "    if _has_interval(config) and heartbeat >= session:\n",
+        "    if False:\n",
+        (unit("core/group/test_configs.py"),),
+    ),
+    Mutant(
         "a deletion under If-Match compares nothing", "every write to etcd compares a revision", "controller/topics.py",
         "        _check_revision(topic, if_revision)\n        return topic\n",
         "        return topic\n",

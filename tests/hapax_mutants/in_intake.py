@@ -8,6 +8,7 @@ from typing import Final
 from hapax_mutants.mutant import Mutant, unit
 
 INTAKE: Final = unit("broker/test_intake.py")
+FIRST: Final = unit("broker/test_first_batches.py")
 INCOMING: Final = unit("codec/test_incoming.py")
 ORDER: Final = "exactly-once: a producer's batches stay in order"
 NAMED: Final = "rule 24"
@@ -70,8 +71,68 @@ MUTANTS = (
     ),
     Mutant(
         "one bad record goes into a compacted topic", KIP, "codec/incoming.py",
-        "    if errors:\n        first = errors[0]\n",
-        "    if count > 1:\n        first = errors[0]\n",
+        "    if not errors:\n        return data, None\n",
+        "    if count <= 1:\n        return data, None\n",
         (INCOMING, INTAKE),
+    ),
+    Mutant(
+        "a retry that is too old has another checksum than what is stored", "exactly-once: a duplicate returns its offset", "codec/incoming.py",
+        " and (bad is None or bool(header.attributes & TRANSACTIONAL))\n",
+        " and bad is None\n",
+        (INCOMING, INTAKE),
+    ),
+    Mutant(
+        "a write that cannot be decided on is never answered", "rule 25", "broker/intake.py",
+        '                    waiting.write.call.drop("a write could not be decided on")\n',
+        "",
+        (INTAKE,),
+    ),
+    Mutant(
+        "a client that is gone still has its writes looked at", "rule 18", "broker/intake.py",
+        "            if waiting.write.call.gone:\n",
+        "            if False:\n",
+        (INTAKE,),
+    ),
+    Mutant(
+        "acks=0 writes are lost with their connection", "acks=0 is best effort, not none", "kafka/api/produce.py",
+        "        return self.request.acks != 0 and self.ctx.closed\n",
+        "        return self.ctx.closed\n",
+        (INTAKE,),
+    ),
+    Mutant(
+        "the second batch passes a first that came too early", ORDER, "broker/partitions.py",
+        "            self.early_writes.hand_over(replica)\n",
+        "",
+        (FIRST,),
+    ),
+    Mutant(
+        "the second batch passes a first for which too few were in sync", ORDER, "broker/kafka_api.py",
+        "                    replica.machine.note_refused(header)\n",
+        "                    pass\n",
+        (FIRST,),
+    ),
+    Mutant(
+        "the second batch passes a first for which too few are in sync by now", ORDER, "broker/replica.py",
+        "        if self.too_few_in_sync and not local:\n            self.machine.note_refused(header)\n",
+        "        if self.too_few_in_sync and not local:\n",
+        (FIRST,),
+    ),
+    Mutant(
+        "the second batch passes a first that was being looked at when the leadership ended", ORDER, "broker/intake.py",
+        "            self._partition.machine.note_refused(waiting.header)\n",
+        "",
+        (FIRST,),
+    ),
+    Mutant(
+        "the second batch passes a first that was being verified when the leadership ended", ORDER, "broker/parked_writes.py",
+        "        for parked in self._verification.abandon():\n            self._partition.machine.note_refused(read_header(parked.batch))\n",
+        "        for parked in self._verification.abandon():\n",
+        (FIRST,),
+    ),
+    Mutant(
+        "a note of an early write holds for ever", ORDER, "broker/early_writes.py",
+        "                if now_ms - since <= KEPT_MS:\n",
+        "                if True:\n",
+        (FIRST,),
     ),
 )

@@ -96,6 +96,24 @@ MUTANTS = (
         (unit("core/cluster/test_failover.py"), unit("controller")),
     ),
     Mutant(
+        "a reassignment to fewer replicas ends with one that is not in sync", "acknowledged records keep their copies", "core/cluster/failover.py",
+        "    needed = target if len(partition.adding) < len(partition.removing) else partition.adding\n",
+        "    needed = partition.adding\n",
+        (unit("core/cluster/test_failover.py"), unit("controller/test_reassignments.py")),
+    ),
+    Mutant(
+        "a refusal of all elections looks like success to version 0", "an error is hidden", "kafka/api/elect_leaders.py",
+        "            return _response(refused_all(partitions or (), refusal), refusal.code)\n",
+        "            return _response([], refusal.code)\n",
+        (unit("controller/test_admin_cases.py"),),
+    ),
+    Mutant(
+        "an unknown kind of election elects the preferred replica", "what is not known is refused", "kafka/api/elect_leaders.py",
+        "            if kind not in (PREFERRED, UNCLEAN):\n",
+        "            if False:\n",
+        (unit("controller/test_admin_cases.py"),),
+    ),
+    Mutant(
         "a restarted leader goes on under its old epoch", "rule 5", "core/cluster/failover.py",
         "    same_leader = leader is not None and leader.registration == partition.leader_registration\n",
         "    same_leader = leader is not None\n",

@@ -176,6 +176,13 @@ MUTANTS = (
         (unit("broker/test_partitions.py"),),
     ),
     Mutant(
+        "a topic that is made again believes connections from before its former one's end", "rule 4",
+        "broker/partitions.py",
+        "self._newest_at_end if first else",
+        "-1 if first else",
+        (unit("broker/test_partitions.py"),),
+    ),
+    Mutant(
         "losers are committed with the winners", "rule 6", "core/transaction/markers.py",
         "in ((True, member.won), (False, member.partitions - member.won)):",
         "in ((True, member.won), (commit, member.partitions - member.won)):",

@@ -11,11 +11,12 @@ import asyncio
 import errno
 import random
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from hapax.runtime.ports import FolderClosed
 from hapax_sim.loop import SimLoop, SimProcess
 
+T = TypeVar("T")
 _HOLE_SHARE: Final = 0.25
 """Share of power cuts after which a part of the unsynced tail is zero, because pages are written in any order."""
 
@@ -337,6 +338,12 @@ class SimFolder:
 
     def discard(self, path: str) -> None:
         self.store.remove_tree(self._at(path))
+
+    async def off_loop(self, call: Callable[..., T], *arguments: object) -> T:
+        """What the loop does meanwhile comes before the call's result."""
+        store = self.store
+        await asyncio.sleep(store.rng.uniform(*store.sync_delay))
+        return call(*arguments)
 
     async def sync_folder(self, path: str = "") -> None:
         self._at(path)

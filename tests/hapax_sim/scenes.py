@@ -45,6 +45,10 @@ SCENES: Final[Mapping[str, Scene]] = {
         **_CLUSTER, programs=False, parts=("hostile", "keys"), pause_s=(0.0, 0.6), faults_every_s=10.0,
         faults=("slow disk",),
     ),
+    "packed": Scene(
+        **_CLUSTER, appenders=1, parts=("old", "weak", "tasks"), pause_s=(0.0, 0.3), faults_every_s=3.0,
+        settings=("compression.type=zstd",),
+    ),
     "durability": Scene(
         **_CLUSTER, appenders=1, pause_s=(0.0, 0.3), faults_every_s=6.0,
         faults=("other settings",), settings=("durability=page-cache",),
@@ -55,4 +59,4 @@ SCENES: Final[Mapping[str, Scene]] = {
 }
 """`plain`: a few programs, as fast as they can. `lively`: 50 transactions and more a logical second, over all programs,
 and a fault every 3 s. `light`: a transaction or two a second and a fault every 8 s, for many simulated hours in little
-time. `single`: without replicas."""
+time. `single`: without replicas. `packed`: brokers compress every batch again, off the loop, while all else goes on."""

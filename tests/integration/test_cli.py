@@ -257,6 +257,41 @@ def test_a_group_is_listed_put_elsewhere_and_forgotten(hapax: Hapax, topic: str)
     assert hapax("group", "delete", topic, ok=False).exit_code == 4
 
 
+def test_a_group_is_configured_shown_and_reset(hapax: Hapax, request: pytest.FixtureRequest) -> None:
+    group = request.node.name
+    names = ["consumer.assignment.interval.ms", "consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"]
+
+    def sources() -> dict[str, tuple[str, str]]:
+        return {
+            each["name"]: (each["value"], each["source"])
+            for each in as_json(hapax("group", "config", group, "--json"))}
+
+    before = sources()
+    assert sorted(before) == names and {source for _, source in before.values()} <= {"default", "node"}
+    hapax("group", "configure", group, "--set", f"{names[2]}=50000", "--set", f"{names[0]}=2000")
+    assert sources() == before | {names[2]: ("50000", "group"), names[0]: ("2000", "group")}
+    shown = hapax("group", "config", group).stdout
+    assert names[2] in shown and "50000" in shown and "group" in shown
+    assert {"group": group} in as_json(hapax("group", "config", "--json"))
+    assert group in hapax("group", "config").stdout.split()
+    for refused, why in {
+        f"{names[2]}=soon": "expected a number", f"{names[2]}=1": "group.consumer.min.session.timeout.ms",
+        "retention.ms=1": "Unknown group config name",
+        f"{names[0]}=99999999": "group.consumer.max.assignment.interval.ms",
+    }.items():  # fmt: skip
+        done = hapax("group", "configure", group, "--set", refused, ok=False)
+        assert done.exit_code == 1 and "INVALID_CONFIG" in done.stderr and why in done.stderr, refused
+        assert "ry again" not in done.stderr
+    assert sources()[names[2]] == ("50000", "group"), "a refused change changes nothing"
+    hapax("group", "configure", group, "--reset", names[0], "--set", f"{names[2]}=55000")
+    assert sources() == before | {names[2]: ("55000", "group")}
+    hapax("group", "configure", group, "--reset", names[2])
+    assert sources() == before
+    assert {"group": group} not in as_json(hapax("group", "config", "--json"))
+    for wrong in ([], ["--set", names[0]], ["--set", f"{names[0]}=1", "--reset", names[0]]):
+        assert hapax("group", "configure", group, *wrong, ok=False).exit_code == 2
+
+
 def test_the_cluster_says_how_it_is(hapax: Hapax) -> None:
     assert as_json(hapax("cluster", "health", "--json"))["status"] == "ok"
     nodes = [(each["node_id"], each["role"], each["acts"]) for each in as_json(hapax("cluster", "nodes", "--json"))]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from hapax.client.blocking import Consumer
@@ -20,6 +21,14 @@ def wait_until(
     while not happened():
         assert time.monotonic() < limit, f"still no {what}"
         time.sleep(every_s)
+
+
+async def until(happened: Callable[[], Awaitable[bool]], what: str, patience_s: float = PATIENCE_S) -> None:
+    """As `wait_until`, where looking is a call."""
+    limit = time.monotonic() + patience_s
+    while not await happened():
+        assert time.monotonic() < limit, f"still no {what}"
+        await asyncio.sleep(_LOOK_EVERY_S)
 
 
 def nothing_is_open(bootstrap: str, topic: str) -> bool:

@@ -37,6 +37,8 @@ class MigrationWorld:
         self.holds_writes = False
         self.decided: Callable[[Write], None] = lambda write: None
         self._calls = 0
+        self.newest_connection = -1
+        """Serial of the newest connection that a script has named."""
         self.start([])
 
     @property
@@ -55,7 +57,8 @@ class MigrationWorld:
         self.handle(self.shard.memberships.loaded(self.now))
 
     def loaded(self, log: list[tuple[MembershipRecord, ...]]) -> GroupShard:
-        shard = GroupShard(limits_of=lambda group: self.limits, topics=self.topics)
+        shard = GroupShard(
+            limits_of=lambda group: self.limits, topics=self.topics, newest_connection=self.newest_connection)
         for batch in log:
             for record in batch:
                 shard.memberships.replay(record)
@@ -63,6 +66,9 @@ class MigrationWorld:
 
     def call(self, request: Request) -> CallId:
         self._calls += 1
+        connection = getattr(request, "connection", 0)
+        if connection:
+            self.newest_connection = max(self.newest_connection, connection)
         call = CallId(self._calls)
         self.handle(self.shard.memberships.call(call, request, self.now))
         return call

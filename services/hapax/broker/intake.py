@@ -23,11 +23,15 @@ from hapax.codec.incoming import AS_PRODUCED, CODECS, UNBOUNDED_MS, Rules, prepa
 from hapax.core.batch import COMPRESSION_MASK, TRANSACTIONAL, BatchHeader
 from hapax.core.control import Control, Marker
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.partition.machine import PartitionMachine
 from hapax.core.partition.values import WriteResult
 from hapax.core.partition.verification import FIRST_VERSION_THAT_ADDS
-from hapax.log.segment_log import SegmentLog
 from hapax.runtime import supervision
+from hapax.runtime.ports import Disk
 from hapax.runtime.settings import Settings
+
+LookedAt = tuple[ParkedWrite, Refusal | None]
+"""A write as it is to be stored, and what is wrong with its records."""
 
 LOOKS_AT_ONCE: Final = 2
 _RECORDS_ON_LOOP: Final = 16
@@ -37,7 +41,7 @@ _BYTES_ON_LOOP: Final = 16 << 10
 
 class IntakePartition(Protocol):
     name: str
-    log: SegmentLog
+    machine: PartitionMachine
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,15 +54,16 @@ class _Waiting:
 
 
 class Intake:
-    __slots__ = ("_admit", "_gate", "_partition", "_queue", "_task", "after_ms", "attentive", "rules")
+    __slots__ = ("_admit", "_disk", "_gate", "_partition", "_queue", "_task", "after_ms", "attentive", "rules")
 
     def __init__(
-        self, partition: IntakePartition, gate: asyncio.Semaphore,
+        self, partition: IntakePartition, gate: asyncio.Semaphore, disk: Disk,
         admit: Callable[[ParkedWrite, Refusal | None], None],
     ) -> None:
         """`gate`: the broker's. `admit` gets each write once, in order, with what is wrong with its records."""
         self._partition = partition
         self._gate = gate
+        self._disk = disk
         self._admit = admit
         self._queue: deque[_Waiting] | None = None
         """None: nothing waits (an empty deque takes 760 bytes in each partition)."""
@@ -124,6 +129,7 @@ class Intake:
         queue, self._queue = self._queue, None
         self._attend()
         for waiting in queue or ():
+            self._partition.machine.note_refused(waiting.header)
             waiting.write.call.settle(waiting.write.number, result)
 
     # --- intent against state (rule 25): for `sweep` ------------------------------------------------------------------
@@ -152,28 +158,34 @@ class Intake:
                     supervision.failed("intake", error, self._partition.name)
                     looked_at = waiting.write, Refusal(
                         ErrorCode.UNKNOWN_SERVER_ERROR, "the batch's records could not be looked at")
-                if not self._queue or self._queue[0] is not waiting:
-                    continue  # the leadership or the transaction ended meanwhile, and the call is answered
+                if not self._is_next(waiting):
+                    continue
                 self._queue.popleft()
                 if not self._queue:
                     self._queue = None
                     self._attend()
-                self._admit(*looked_at)
+                try:
+                    self._admit(*looked_at)
+                except Exception as error:  # as where a request fails: whether the batch is stored is not known
+                    supervision.failed("intake", error, self._partition.name)
+                    waiting.write.call.drop("a write could not be decided on")
         finally:
             self._task = None
 
-    async def _look(self, waiting: _Waiting) -> tuple[ParkedWrite, Refusal | None]:
+    async def _look(self, waiting: _Waiting) -> LookedAt:
         if not waiting.rules.concern(waiting.header, waiting.now_ms):
             return waiting.write, None
-        found: list[tuple[ParkedWrite, Refusal | None]] = []
         async with self._gate:
-            segment = self._partition.log.active
-            segment.hold()
-            try:
-                await segment.file.examine(0, 0, lambda _: found.append(_looked_at(waiting)))
-            finally:
-                segment.release()
-        return found[0]
+            if not self._is_next(waiting):
+                return waiting.write, None
+            if waiting.write.call.gone:
+                # Looks at writes that come again on the next connection would delay that one too, until it is closed.
+                return waiting.write, Refusal(ErrorCode.NETWORK_EXCEPTION, "its connection is closed")
+            return await self._disk.off_loop(_looked_at, waiting)
+
+    def _is_next(self, waiting: _Waiting) -> bool:
+        """False: the leadership or the transaction ended meanwhile, and the call is answered."""
+        return self._queue is not None and self._queue[0] is waiting
 
 
 def _is_quick(waiting: _Waiting) -> bool:
@@ -183,14 +195,14 @@ def _is_quick(waiting: _Waiting) -> bool:
         and not header.attributes & COMPRESSION_MASK and rules.compression in (AS_PRODUCED, 0))
 
 
-def _looked_at(waiting: _Waiting) -> tuple[ParkedWrite, Refusal | None]:
-    """The write as it is to be stored, and what is wrong with its records."""
+def _looked_at(waiting: _Waiting) -> LookedAt:
     write = waiting.write
+    batch: Buffer
     try:
-        batch: Buffer = prepared(write.batch, waiting.header, waiting.rules, waiting.now_ms)
+        batch, bad = prepared(write.batch, waiting.header, waiting.rules, waiting.now_ms)
     except Refusal as refusal:
         return write, refusal
-    return (write if batch is write.batch else write._replace(batch=bytearray(batch))), None
+    return (write if batch is write.batch else write._replace(batch=bytearray(batch))), bad
 
 
 def rules_of(settings: Settings) -> Rules:

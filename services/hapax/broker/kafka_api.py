@@ -13,6 +13,7 @@ from hapax.broker.partitions import PartitionSet
 from hapax.broker.read_replicas import find_copy
 from hapax.broker.replica import Replica
 from hapax.codec.batch import CURRENT_MAGIC, HEADER_SIZE, read_header
+from hapax.core.batch import BatchHeader
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.machine import OpenTransaction
 from hapax.core.partition.values import WriteResult
@@ -65,6 +66,11 @@ the store would seem to have gone back behind it (rule 12)."""
 _MAGIC_AND_PRODUCER_ID: Final = Struct(">16xb26xq")
 
 
+def _idempotent_header(body: memoryview, start: int, end: int) -> BatchHeader | None:
+    """None: the batch has no producer, or cannot be read."""
+    return read_header(body[start:end]) if _producer_id_of(body, start, end) >= 0 else None
+
+
 def _producer_id_of(body: memoryview, start: int, end: int) -> int:
     """-1: there is no readable header. The partition then refuses the batch with a reason."""
     if end - start < HEADER_SIZE:
@@ -106,12 +112,16 @@ class ProduceService:
             )
             if replica is None:
                 refusal = partitions.refusal(topic, index)
+                if (header := _idempotent_header(body, start, end)) is not None:
+                    partitions.early_writes.note(topic, index, header)
                 call.settle(number, WriteResult(refusal.code, reason=refusal.reason))
             elif replica.internal:
                 call.settle(number, _NO_INTERNAL_WRITES)
             elif start < 0:
                 call.settle(number, WriteResult(ErrorCode.INVALID_RECORD, reason="no records"))
             elif replica.too_few_in_sync and request.acks == -1:
+                if (header := _idempotent_header(body, start, end)) is not None:
+                    replica.machine.note_refused(header)
                 call.settle(number, _TOO_FEW)
             elif _producer_id_of(body, start, end) >= below:
                 replica.machine.note_refused(read_header(body[start:end]))

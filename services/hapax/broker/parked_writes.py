@@ -87,6 +87,7 @@ class ParkedWrites:
         open transactions."""
         self.transactional_ids.clear()
         for parked in self._verification.abandon():
+            self._partition.machine.note_refused(read_header(parked.batch))
             parked.call.settle(parked.number, result)
 
     def admit(self, transactional_id: str, header: BatchHeader, connection: int) -> Superseded | None:

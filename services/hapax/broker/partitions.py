@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from hapax.broker.copying import Copying
+from hapax.broker.early_writes import EarlyWrites
 from hapax.broker.fetcher import Fetchers
 from hapax.broker.high_watermarks import HighWatermarks
 from hapax.broker.in_sync import InSync
@@ -87,6 +88,7 @@ class PartitionSet:
         self.by_id: dict[tuple[bytes, int], Replica] = {}
         self.replicas: dict[TopicIdPartition, Replica] = {}
         """Open replicas, whether they serve or not."""
+        self.early_writes = EarlyWrites(context.clock)
         self.fetchers = fetchers
         self.random: Final = fetchers.context.random
         self.in_sync = InSync(view, store, context.clock, self.random, self.led, settings.replica_lag_time_max_ms)
@@ -97,6 +99,8 @@ class PartitionSet:
         self._new_leaderships: list[Replica] = []
         """New leaderships that are not logged yet."""
         self._newest_connection = newest_connection
+        self._newest_at_end = -1
+        """Serial of the newest connection when a leadership last ended here."""
         self._store = store
         self._registration: Registration | None = None
         self._folders: dict[TopicIdPartition, str] = {}
@@ -344,7 +348,8 @@ class PartitionSet:
         return self._registration.record.node_id in assigned.record.replicas
 
     def _withdraw(self, replica: Replica) -> None:
-        self.by_name.pop((replica.topic, replica.index), None)
+        if self.by_name.pop((replica.topic, replica.index), None) is not None:
+            self._newest_at_end = self._newest_connection()
         self.by_id.pop((replica.id.topic_id, replica.index), None)
         replica.resign()
 
@@ -402,10 +407,12 @@ class PartitionSet:
         if not replica.serving or replica.leader_epoch != record.leader_epoch:
             replica.resign()
             # Epoch 0 is the first leadership of all, and has one process. Its empty log has had no other leader who
-            # could have seen a newer connection.
+            # could have seen a newer connection. But its topic may have been made again, and what was sent to the
+            # former one may come late over a connection from before its end.
             first = replica.leader_epoch < 0 and record.leader_epoch == 0 and log_end == 0
-            newest_connection = -1 if first else self._newest_connection()
+            newest_connection = self._newest_at_end if first else self._newest_connection()
             replica.lead(record.leader_epoch, newest_connection, self._replication(replica, assigned))
+            self.early_writes.hand_over(replica)
             self.leaderships += 1
             self._new_leaderships.append(replica)
             self.by_name[replica.topic, replica.index] = replica

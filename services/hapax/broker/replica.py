@@ -104,7 +104,7 @@ class Replica:
         self.copying: CopySubscriber | None = None
         self.barrier = Barrier(self, context.barriers)
         self.inheritance = Inheritance(self)
-        self.intake = Intake(self, context.intake_gate, self.admit)
+        self.intake = Intake(self, context.intake_gate, context.disk, self.admit)
         self.halted = False
         """Nothing is fetched from the leader: the copy is damaged and will be rebuilt."""
         self.too_few_in_sync = False
@@ -324,8 +324,8 @@ class Replica:
         batch, call, number, local, transactional_id, produce_version = write
         view = memoryview(batch)
         try:
-            self._check_client_write(local)
             header = self.checked(view)
+            self._check_client_write(header, local)
             superseded = self.parked.gave_way(write) if header.attributes & TRANSACTIONAL else None
             if superseded is not None:
                 self.context.superseded()
@@ -343,11 +343,12 @@ class Replica:
         except Refusal as refusal:
             call.settle(number, self.refused(view, refusal, call))
 
-    def _check_client_write(self, local: bool) -> None:
+    def _check_client_write(self, header: BatchHeader, local: bool) -> None:
         """What was checked when the write came and may have changed since. Raises Refusal."""
         if not self.serving:
             raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if self.too_few_in_sync and not local:
+            self.machine.note_refused(header)
             raise Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, "fewer replicas are in sync than min.insync.replicas")
 
     def checked(self, batch: memoryview) -> BatchHeader:

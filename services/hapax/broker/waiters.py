@@ -30,6 +30,11 @@ class Settles(Protocol):
         """Serial number of the caller's connection; -1: it has none."""
         ...
 
+    @property
+    def gone(self) -> bool:
+        """Nothing reads the answer: the caller sends the writes again that it still wants."""
+        ...
+
     def settle(self, number: int, result: WriteResult) -> None:
         """The result of the call's write `number`, once for each."""
         ...
@@ -45,6 +50,7 @@ class WriteFuture:
     timeout_ms: Final = NO_TIMEOUT_MS
     peer: Final = ""
     connection: Final = -1
+    gone: Final = False
 
     def __init__(self) -> None:
         self.future: asyncio.Future[WriteResult] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""`hapax group ...`: the members, offsets and lag of consumer groups, and changes to their offsets."""
+"""`hapax group ...`: the members, offsets, lag and configuration of consumer groups, and changes to them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from hapax.cli.administration import (
     PartitionNumbers,
     Topics,
     administer,
+    assignments,
     find_partitions,
     partition_name,
+    print_config,
 )
 from hapax.cli.moves import NOTHING_DONE, Execute
 from hapax.client import Admin
@@ -80,6 +82,46 @@ def lag(
         for each, one in sorted(found.items())]
     columns = ("partition", "committed", "last_stable", "high_watermark", "lag", "readable", "counted_to")
     output.print_records(as_json, name, rows, columns)
+
+
+@app.command()
+def configure(
+    name: Name,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Such as consumer.session.timeout.ms=50000. Repeatable."),
+    ] = None,
+    reset: Annotated[
+        list[str] | None, typer.Option("--reset", metavar="NAME", help="Reset to the coordinators' value. Repeatable.")
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Set and reset values of a group's configuration. The other values stay. The group need not exist yet; members of
+    the consumer protocol follow at their next heartbeat."""
+    chosen = assignments(config)
+    if not chosen and not reset:
+        output.fail("give --set or --reset", output.USAGE)
+    changes: dict[str, str | None] = dict.fromkeys(reset or ())
+    if twice := sorted(chosen.keys() & changes.keys()):
+        output.fail(f"{twice[0]} is set and reset", output.USAGE)
+    administer(bootstrap, lambda admin: admin.alter_group_config(name, changes | chosen))
+
+
+@app.command()
+def config(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[GROUP]", help="Default: list the groups that are configured.")
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Show a group's configuration and the source of each value: the group, the coordinators' settings, or the default.
+    Without a group, list those that have values of their own, also if they do not exist."""
+    if name is None:
+        groups = administer(bootstrap, lambda admin: admin.configured_groups())
+        output.print_records(as_json, "", [{"group": each} for each in groups], ("group",))
+        return
+    print_config(as_json, administer(bootstrap, lambda admin: admin.group_config(name)))
 
 
 @app.command()

@@ -22,8 +22,10 @@ from hapax.wire.peer import LEADER_ONLY_TAG, Peer, PeerError
 
 _TOPIC: Final = 2
 _NODE: Final = 4
+_GROUP: Final = 32
 """Resource types in calls about configuration."""
-_SOURCES: Final = {1: "topic", 2: "dynamic", 3: "dynamic", 4: "node", 5: "default"}
+_KINDS: Final = {_TOPIC: "topic", _NODE: "node", _GROUP: "group"}
+_SOURCES: Final = {1: "topic", 2: "dynamic", 3: "dynamic", 4: "node", 5: "default", 8: "group"}
 _SET: Final = 0
 _RESET: Final = 1
 
@@ -40,8 +42,8 @@ class NewTopic(NamedTuple):
 class ConfigValue(NamedTuple):
     value: str | None
     source: str
-    """`topic`: set for the topic; `node`: set on its brokers or on the node; `default`; `dynamic`: set on Kafka's
-    brokers while they run; `unknown`."""
+    """`topic`, `group`: set for that topic or group; `node`: set on the topic's brokers, the group's coordinators or
+    the node; `default`; `dynamic`: set on Kafka's brokers while they run; `unknown`."""
     default: str | None
     """The value that applies where none is set."""
     meaning: str
@@ -238,6 +240,15 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
     async def alter_topic_config(self, name: str, changes: Mapping[str, str | None]) -> None:
         """Configures a topic with these values. None resets a setting to the cluster's default. Other settings keep
         their values."""
+        await self._alter_config(_TOPIC, name, changes)
+
+    async def alter_group_config(self, group: str, changes: Mapping[str, str | None]) -> None:
+        """As `alter_topic_config`, for a group of the consumer protocol, which need not exist yet. Its members follow
+        at their next heartbeat."""
+        await self._alter_config(_GROUP, group, changes)
+
+    async def _alter_config(self, kind: int, name: str, changes: Mapping[str, str | None]) -> None:
+        what = f"configuring {_KINDS[kind]} {name!r}"
         Message = messages.IncrementalAlterConfigsRequest
         Config = Message.AlterConfigsResource.AlterableConfig
         configs = [
@@ -246,12 +257,12 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         ]
 
         async def attempt() -> None:
-            resource = Message.AlterConfigsResource(resource_type=_TOPIC, resource_name=name, configs=configs)
+            resource = Message.AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
             answer = (await self._controller_call(Message(resources=[resource], validate_only=False))).responses[0]
             if answer.error_code:
-                raise from_code(answer.error_code, f"configuring topic {name!r}", answer.error_message)
+                raise from_code(answer.error_code, what, answer.error_message)
 
-        await self._cluster.within(self._timeout, f"configuring topic {name!r}", attempt)
+        await self._cluster.within(self._timeout, what, attempt)
 
     async def topic_config(self, name: str) -> dict[str, ConfigValue]:
         """A topic's effective configuration, by name, whatever the source of each value."""
@@ -261,10 +272,27 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
         """The settings of a live broker or coordinator, by name."""
         return await self._config(node_id, _NODE, str(node_id))
 
+    async def group_config(self, group: str) -> dict[str, ConfigValue]:
+        """A group's effective configuration, by name. A group that does not exist has the defaults."""
+        return await self._config(None, _GROUP, group)
+
+    async def configured_groups(self) -> list[str]:
+        """The groups that have a configuration of their own, by name, whether or not they exist."""
+        Message = messages.ListConfigResourcesRequest
+        what = "listing the groups that are configured"
+
+        async def attempt() -> list[str]:
+            answer = await self._controller_call(Message(resource_types=[_GROUP]))
+            if answer.error_code:
+                raise from_code(answer.error_code, what)
+            return sorted(each.resource_name for each in answer.config_resources)
+
+        return await self._cluster.within(self._timeout, what, attempt)
+
     async def _config(self, node_id: int | None, kind: int, name: str) -> dict[str, ConfigValue]:
         Message = messages.DescribeConfigsRequest
         resource = Message.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
-        what = f"reading the configuration of {'topic' if kind == _TOPIC else 'node'} {name!r}"
+        what = f"reading the configuration of {_KINDS[kind]} {name!r}"
 
         async def attempt() -> dict[str, ConfigValue]:
             request = Message(resources=[resource], include_synonyms=True, include_documentation=True)

@@ -245,8 +245,9 @@ class Fetcher:
 
     def processed(self) -> dict[TopicPartition, int]:
         """As `positions`, but no record counts as read that the program has been given since its last poll. A commit of
-        such a record, made while the program processes it, would lose it if the program crashed."""
-        return {p: self._unprocessed.get(p, position) for p, position in self.positions().items()}
+        such a record, made while the program processes it, would lose it if the program crashed. After a seek back, the
+        position is lower."""
+        return {p: min(self._unprocessed.get(p, position), position) for p, position in self.positions().items()}
 
     def note_processed(self) -> None:
         """The program asks for more records, so it has processed those that it has. May be called on any thread."""

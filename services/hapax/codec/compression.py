@@ -130,7 +130,7 @@ def _into(decompress_into: Callable[[bytes, bytearray], int]) -> Callable[[bytes
         while True:  # most batches are small: begin with little memory
             out = bytearray(min(size, max_bytes))
             try:
-                return bytes(out[: decompress_into(payload, out)])
+                return bytes(memoryview(out)[: decompress_into(payload, out)])
             except cramjam.DecompressionError as error:
                 if "whole buffer" not in str(error):
                     raise

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from hapax.codec.batch import HEADER_SIZE, Buffer, assemble_batch
 from hapax.codec.raw_records import KEY, MAX_RECORDS_BYTES, TIMESTAMP_DELTA, raw_records
-from hapax.core.batch import COMPRESSION_MASK, LOG_APPEND_TIME, BatchHeader
+from hapax.core.batch import COMPRESSION_MASK, LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.values import BadRecords, RecordError
 
@@ -54,12 +54,15 @@ class Rules(NamedTuple):
         return self.compression not in (AS_PRODUCED, header.attributes & COMPRESSION_MASK)
 
 
-def prepared(batch: Buffer, header: BatchHeader, rules: Rules, now_ms: int) -> Buffer:
-    """The batch as it is to be stored, which has been checked as a whole before. Raises Refusal: BadRecords, or
-    INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE where its records cannot be read."""
+def prepared(
+    batch: Buffer, header: BatchHeader, rules: Rules, now_ms: int
+) -> tuple[Buffer, BadRecords | None]:
+    """The batch as it is to be stored, which has been checked as a whole before, and what is wrong with its records.
+    Raises Refusal: INVALID_RECORD, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE where they cannot be read."""
+    bad = None
     try:
         if rules.keyed or rules.before_ms != UNBOUNDED_MS or header.max_timestamp - now_ms > rules.after_ms:
-            data = _checked(batch, header, rules, now_ms)
+            data, bad = _checked(batch, header, rules, now_ms)
         else:
             data = _decompressed(batch, header)
     except Refusal as refusal:
@@ -67,11 +70,16 @@ def prepared(batch: Buffer, header: BatchHeader, rules: Rules, now_ms: int) -> B
             raise
         # Its CRC matches, so it is as the client made it: sent again, it would be no better.
         raise Refusal(ErrorCode.INVALID_RECORD, refusal.reason) from None
-    return _recompressed(header, data, rules) if rules._recompresses(header) else batch
+    # A bad batch is refused unless it is the retry of one that was good then: within a transaction, that is told by the
+    # checksum of what is stored.
+    wanted = rules._recompresses(header) and (bad is None or bool(header.attributes & TRANSACTIONAL))
+    return _recompressed(header, data, rules) if wanted else batch, bad
 
 
-def _checked(batch: Buffer, header: BatchHeader, rules: Rules, now_ms: int) -> bytes:
-    """The decompressed records. Raises Refusal."""
+def _checked(
+    batch: Buffer, header: BatchHeader, rules: Rules, now_ms: int
+) -> tuple[bytes, BadRecords | None]:
+    """The decompressed records, and what is wrong with them. Raises Refusal where they cannot be read."""
     data, records = raw_records(batch, header)
     # Without a bound the limits lie outside of what a timestamp can be.
     least, most = now_ms - rules.before_ms, now_ms + rules.after_ms
@@ -90,12 +98,12 @@ def _checked(batch: Buffer, header: BatchHeader, rules: Rules, now_ms: int) -> b
         count += 1
         if count <= _ERRORS_MAX:
             errors.append(RecordError(index, error))
-    if errors:
-        first = errors[0]
-        raise BadRecords(
-            code, f"{count} of {header.record_count} records are refused, and with them the batch; "
-            f"record {first.position}: {first.message}", errors)
-    return data
+    if not errors:
+        return data, None
+    first = errors[0]
+    return data, BadRecords(
+        code, f"{count} of {header.record_count} records are refused, and with them the batch; "
+        f"record {first.position}: {first.message}", errors)
 
 
 def _decompressed(batch: Buffer, header: BatchHeader) -> bytes:

@@ -63,7 +63,8 @@ class GroupConfigs:
         former = {} if known is None else known.config
         kept = {} if change.replace else former
         config = {name: value for name, value in kept.items() if name not in change.reset} | dict(change.set)
-        check_group_config(config, self._bounds, self._limits)
+        changed = {name for name in {**former, **config} if former.get(name) != config.get(name)} | set(change.set)
+        check_group_config(config, self._bounds, self._limits, changed)
         if config == former:
             return None
         key = self._view.keys.group_config(change.group)

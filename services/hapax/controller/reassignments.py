@@ -10,10 +10,20 @@ from typing import Final
 from hapax.codec.metadata import DrainingRecord, PartitionRecord, ThrottleRecord
 from hapax.controller.fenced import Fence, write_fenced
 from hapax.controller.plan import change_of, changed_topic
-from hapax.core.cluster.failover import cancel, is_unclean, keeps_a_copy, mark_unclean, prefer, reassign, settle
-from hapax.core.cluster.topics import check_assignment
+from hapax.core.cluster.failover import (
+    FIT,
+    Brokers,
+    cancel,
+    is_unclean,
+    keeps_a_copy,
+    mark_unclean,
+    prefer,
+    reassign,
+    settle,
+)
+from hapax.core.cluster.topics import check_replicas
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.types import NO_NODE, NodeId, TopicId
+from hapax.core.types import NO_NODE, NodeId, PartitionIndex, TopicId
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime.cluster import ClusterView, PartitionView
 from hapax.runtime.guarded_writes import GuardedWrite
@@ -86,9 +96,13 @@ class Reassignments:
     def _partition(self, name: str, index: int) -> PartitionView:
         """Raises Refusal."""
         topic = self._view.topic(name)
-        partition = None if topic is None else self._view.partition(topic.topic_id, index)
+        if topic is None:
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic is named {name}")
+        partition = self._view.partition(topic.topic_id, PartitionIndex(index))
         if partition is None:
-            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise Refusal(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {name} has {topic.partitions} partitions, and no partition {index}")
         return partition
 
     def _moved(self, partition: PartitionView, move: pb.Reassignment, same_factor: bool) -> PartitionRecord:
@@ -96,18 +110,21 @@ class Reassignments:
         record = partition.record
         if not move.HasField("target"):
             if not record.adding and not record.removing:
-                raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+                raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "the partition is not being reassigned")
             if not keeps_a_copy(record, record.original):
                 raise Refusal(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                     f"the in-sync set is {_list(record.isr)}: canceling would remove the last in-sync copy")
             return settle(cancel(record), self._view.live_brokers())  # what it added may lead
         target = tuple(map(NodeId, move.target.nodes))
-        check_assignment([target], {*(node.node_id for node in self._view.nodes("broker")), *record.original})
-        if same_factor and len(target) != len(record.original):
+        # What is a replica may stay one while it is dead, also one that a reassignment adds just now.
+        check_replicas(target, {*(n.node_id for n in self._view.nodes("broker")), *record.replicas}, "the target")
+        if same_factor and len(target) != len(record.target):
+            is_moving = record.adding or record.removing
             raise Refusal(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"the partition has {len(record.original)} replicas, the target {len(target)}")
+                f"the partition {'is getting' if is_moving else 'has'} {len(record.target)} replicas, the target "
+                f"{'has ' if is_moving else ''}{len(target)}")
         if not keeps_a_copy(record, target):
             raise Refusal(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -167,11 +184,10 @@ class Reassignments:
             return record
         wanted = before.target[0]
         if before.leader == wanted:
-            raise Refusal(ErrorCode.ELECTION_NOT_NEEDED, "the preferred replica leads already")
-        record = prefer(before, brokers)
+            raise Refusal(ErrorCode.ELECTION_NOT_NEEDED, f"broker {wanted} leads already")
+        record = prefer(before, brokers, while_moving=True)
         if record is before:
-            raise Refusal(
-                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {wanted} is not alive, fit and in sync now")
+            raise Refusal(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, _why_not_preferred(before, brokers))
         return record
 
     # --- the whole cluster
@@ -199,6 +215,21 @@ def _result(name: Name, refusal: Refusal | None) -> pb.PartitionResult:
     if refusal is not None:
         result.error, result.reason = refusal.code, refusal.reason
     return result
+
+
+def _why_not_preferred(partition: PartitionRecord, brokers: Brokers) -> str:
+    """Why the first replica of the assignment cannot lead now, although it does not lead yet."""
+    wanted = partition.target[0]
+    preferred = f"broker {wanted}, the preferred replica,"
+    if wanted not in brokers:
+        return f"{preferred} is not alive"
+    if wanted not in partition.isr:
+        return f"{preferred} is not in sync; the in-sync set is {_list(partition.isr)}"
+    if brokers[wanted].rank < FIT:
+        return f"{preferred} is in sync, but draining, stopping, short of disk space or silent"
+    if not partition.accepted:
+        return f"broker {partition.leader} is about to take the leadership over; ask again"
+    return f"{preferred} has restarted and is not in sync again yet"
 
 
 def _list(nodes: tuple[NodeId, ...]) -> str:

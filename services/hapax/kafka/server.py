@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from hapax.codec.varint import read_uvarint
+from hapax.core.access.principals import ANONYMOUS, Principal
 from hapax.core.errors import error_name
 from hapax.kafka.errors_in import errors_in
 from hapax.kafka.metrics import (
@@ -118,12 +119,16 @@ class KafkaServer:
 class Session:
     """One client connection: decodes headers, sends answers in the order of the requests, bounds what is in flight."""
 
-    __slots__ = ("_bytes", "_order", "_paused", "_polls", "_server", "_waits", "closed", "connection", "listener")
+    __slots__ = (
+        "_bytes", "_order", "_paused", "_polls", "_server", "_waits", "closed", "connection", "listener", "principal",
+    )
 
     def __init__(self, server: KafkaServer, connection: FrameConnection, listener: str = PLAINTEXT) -> None:
         self.connection = connection
         self.listener = listener
         self.closed = False
+        self.principal: Principal = ANONYMOUS
+        """Authentication sets it; a request is judged by the principal at its arrival."""
         self._server = server
         self._order: deque[RequestContext] = deque()  # requests without an answer on its way, oldest first
         self._bytes = 0                               # held by them

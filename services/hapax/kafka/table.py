@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
 
+from hapax.core.access.principals import Principal
 from hapax.core.errors import ErrorCode
 from hapax.runtime.metrics import SECONDS, Histogram
 from hapax.runtime.ports import Chunk, FrameConnection
@@ -47,6 +48,8 @@ class AnsweringSession(Protocol):
     connection: FrameConnection
     listener: str
     closed: bool
+    principal: Principal
+    """Who sends the requests that arrive from now on: set by authentication."""
 
     def complete(self, ctx: RequestContext, answer: Answer) -> None: ...
     def release(self, ctx: RequestContext) -> None: ...
@@ -83,6 +86,16 @@ class RequestContext:
     def listener(self) -> str:
         """The name of the listener that accepted the connection."""
         return self.session.listener
+
+    @property
+    def principal(self) -> Principal:
+        """Who the connection belongs to."""
+        return self.session.principal
+
+    @property
+    def host(self) -> str:
+        """The client's IP address, without the port."""
+        return self.session.connection.peer.rpartition(":")[0]
 
     @property
     def closed(self) -> bool:

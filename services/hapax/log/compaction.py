@@ -212,7 +212,7 @@ class _Run:
         if self._is_aborted(header):
             return
         try:
-            await _looking(segment, header, lambda: self._note_keys(batch, header))
+            await _looking(self.log.folder, header, lambda: self._note_keys(batch, header))
         except Refusal:
             return  # the second pass reports it when it reaches the batch
 
@@ -274,7 +274,7 @@ class _Run:
                 return self._kept_control(batch, header)
             if self._is_aborted(header):
                 return None
-            kept = await _looking(segment, header, lambda: self._without_superseded(batch, header))
+            kept = await _looking(self.log.folder, header, lambda: self._without_superseded(batch, header))
         except Refusal as refusal:
             self.has_unreadable = True
             self.rules.condemn(header.base_offset, refusal)
@@ -451,13 +451,11 @@ def _held(key: bytes) -> bytes:
     return key if len(key) <= _LONG_KEY else blake2b(key).digest() + b"#"
 
 
-async def _looking(segment: Segment, header: BatchHeader, look: Callable[[], _T]) -> _T:
+async def _looking(folder: Folder, header: BatchHeader, look: Callable[[], _T]) -> _T:
     """Returns the result of `look`, which decodes a client's batch. Runs off the loop where that may take long."""
     if header.record_count <= _RECORDS_ON_LOOP and not header.attributes & COMPRESSION_MASK:
         return look()
-    found: list[_T] = []
-    await segment.file.examine(0, 0, lambda _: found.append(look()))
-    return found[0]
+    return await folder.off_loop(look)
 
 
 async def _batches(segment: Segment, following: int) -> AsyncGenerator[tuple[memoryview, BatchHeader], None]:

@@ -17,11 +17,12 @@ import shutil
 import stat
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from hapax.runtime.ports import File, FolderClosed
 
 Bytes = bytes | bytearray | memoryview
+T = TypeVar("T")
 
 _LOCK_FILE: Final = ".lock"
 _IOV_MAX: Final = 1024
@@ -189,6 +190,9 @@ class RealFolder:
     def discard(self, path: str) -> None:
         self._off_loop(_discard, path).add_done_callback(_ignore_failure)
 
+    def off_loop(self, call: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
+        return self._disk.off_loop(call, *arguments)
+
     async def sync_folder(self, path: str = "") -> None:
         await self._off_loop(_sync_folder, path)
 
@@ -200,7 +204,7 @@ class RealFolder:
             await asyncio.wait([writing])  # the thread continues, and the file's next write must not overlap it
             raise
 
-    def _off_loop(self, call: Callable[..., object], *arguments: object) -> asyncio.Future[None]:
+    def _off_loop(self, call: Callable[..., None], *arguments: object) -> asyncio.Future[None]:
         """The call gets a separate handle, because this one may be closed before a thread starts it."""
         return self._disk.off_loop(_with_handle, os.dup(self._open_fd()), call, arguments)
 
@@ -263,14 +267,14 @@ class RealDisk(RealFolder):
         usage = os.statvfs(self.root)
         return usage.f_bavail * usage.f_frsize
 
-    def off_loop(self, call: Callable[..., object], *arguments: object) -> asyncio.Future[None]:
-        """Runs a call that may wait for the device in one of this disk's threads.
+    def off_loop(self, call: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
+        """Runs a call that may wait for the device, or takes long, in one of this disk's threads.
 
         It uses a plain queue and one wake-up of the loop, at half the cost of `run_in_executor`, because every
         acknowledged write takes this path.
         """
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
+        future: asyncio.Future[T] = loop.create_future()
         self._busy += 1
         if self._busy > len(self._workers) < self._threads:
             worker = threading.Thread(target=_work, args=(self._jobs,), name="disk", daemon=True)
@@ -279,12 +283,12 @@ class RealDisk(RealFolder):
         self._jobs.put((loop, future, call, arguments, self))
         return future
 
-    def _finish(self, future: asyncio.Future[None], error: BaseException | None) -> None:
+    def _finish(self, future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
         self._busy -= 1
         if future.cancelled():
             return
         if error is None:
-            future.set_result(None)
+            future.set_result(result)
         else:
             future.set_exception(error)
 
@@ -302,25 +306,25 @@ class RealDisk(RealFolder):
 
 
 _Job = tuple[
-    asyncio.AbstractEventLoop, "asyncio.Future[None]", Callable[..., object], tuple[object, ...], RealDisk
+    asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[..., object], tuple[object, ...], RealDisk
 ]
 
 
 def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
     while (job := jobs.get()) is not None:
         loop, future, call, arguments, disk = job
-        error: BaseException | None = None
+        result, error = None, None
         try:
-            call(*arguments)
+            result = call(*arguments)
         except BaseException as e:
             error = e
         try:
-            loop.call_soon_threadsafe(disk._finish, future, error)
+            loop.call_soon_threadsafe(disk._finish, future, result, error)
         except RuntimeError:
             return  # The loop was closed, so no task waits.
 
 
-def _with_handle(folder: int, call: Callable[..., object], arguments: tuple[object, ...]) -> None:
+def _with_handle(folder: int, call: Callable[..., None], arguments: tuple[object, ...]) -> None:
     try:
         call(folder, *arguments)
     finally:

@@ -16,7 +16,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeVar
+
+T = TypeVar("T")
 
 # --- clock and randomness -----------------------------------------------------------------------------------------
 
@@ -289,6 +291,11 @@ class Folder(Protocol):
     def discard(self, path: str) -> None:
         """Removes a file or a folder later, off the loop (unlinking a gigabyte takes a while). The name must no longer
         be in use. After a crash before the removal it is still there."""
+        ...
+
+    def off_loop(self, call: Callable[..., T], *arguments: object) -> Awaitable[T]:
+        """Runs a call that takes long in one of the disk's threads: it must touch nothing that the loop uses
+        meanwhile. It is not ended where its caller is cancelled."""
         ...
 
     async def sync_folder(self, path: str = "") -> None:

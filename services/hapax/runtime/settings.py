@@ -369,7 +369,7 @@ class Settings:
     group_max_size: Annotated[int, Between(1)] = 2**31 - 1
     """Most members of a classic group."""
     group_max_metadata_bytes: Annotated[int, Between(1)] = 64 * 1024 * 1024
-    """Most bytes of what the members of a classic group say about themselves, 1,000 bytes for each member included.
+    """Most bytes of what the members of a group say about themselves, 1,000 bytes for each member included.
     A member that would exceed it is refused with GROUP_MAX_SIZE_REACHED."""
     group_consumer_session_timeout_ms: Annotated[int, Between(1)] = 45_000
     """Milliseconds without a heartbeat after which a member of a consumer group is removed."""

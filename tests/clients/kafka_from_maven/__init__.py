@@ -1,4 +1,4 @@
-"""Apache Kafka as the yardstick: a real broker from its Maven artifacts, one process, KRaft combined mode.
+"""Apache Kafka as the yardstick: a real broker from its Maven artifacts, KRaft combined mode; others may join it.
 
 The pom beside this file names the version. Jars are fetched once into the user's cache; where `mvn` (with nothing in
 the cache) or `java` is missing, the tests that need the broker skip and say so.
@@ -41,9 +41,12 @@ def jars() -> str:
 class KafkaFromMaven:
     """A broker in a folder of its own; `kill` is SIGKILL, `start` again reads what is on the disk."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, node_id: int = 1, joins: KafkaFromMaven | None = None) -> None:
+        """`joins`: the process that is the controller too; without it, this one is."""
         self._folder = folder
         self._jars = jars()
+        self._node_id = node_id
+        self._joins = joins
         taken: set[int] = set()
         self._port, self._controller_port = free_port(taken), free_port(taken)
         self._process: subprocess.Popen[bytes] | None = None
@@ -100,12 +103,14 @@ class KafkaFromMaven:
         return ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx384m", "-cp", self._jars]
 
     def _properties(self) -> str:
-        broker, controller = f"127.0.0.1:{self._port}", f"127.0.0.1:{self._controller_port}"
+        leader, broker = self._joins or self, f"127.0.0.1:{self._port}"
+        controller = f"127.0.0.1:{leader._controller_port}"
+        own = "" if self._joins else f",CONTROLLER://{controller}"
         return f"""
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@{controller}
-listeners=PLAINTEXT://{broker},CONTROLLER://{controller}
+process.roles=broker{"" if self._joins else ",controller"}
+node.id={self._node_id}
+controller.quorum.voters={leader._node_id}@{controller}
+listeners=PLAINTEXT://{broker}{own}
 advertised.listeners=PLAINTEXT://{broker}
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
 controller.listener.names=CONTROLLER

@@ -20,7 +20,7 @@ SLICE = [("members", "classic"), ("members", "consumer"), ("process", "consumer"
 REST = [
     ("idempotent",), ("contents",), ("refused",), ("recompressed",), ("transactions",), ("zombie",), ("offsets",),
     ("topics",), ("configs",), ("config-lists",), ("group-configs",),
-    ("records",), ("cluster",), ("open-transactions",), ("group-offsets",),
+    ("records",), ("cluster",), ("reassignments",), ("open-transactions",), ("group-offsets",),
     ("eager", "classic"), ("migration",), ("process", "classic"),
     *((scenario, protocol) for scenario in ("regex", "late", "static", "instance", "groups")
       for protocol in ("classic", "consumer")),
@@ -42,6 +42,11 @@ def test_java(java: Program, cluster: LocalCluster, words: tuple[str, ...]) -> N
 @pytest.fixture
 def three(cluster_factory: Callable[..., LocalCluster]) -> LocalCluster:
     return cluster_factory(brokers=3, coordinators=2, settings=REPLICATED)
+
+
+@pytest.mark.skipif(not WHOLE, reason="for make test-clients")
+def test_java_is_told_why_nothing_is_moved_or_elected(java: Program, three: LocalCluster) -> None:
+    java.run("reassignments", three.bootstrap, new_name())
 
 
 whole = pytest.mark.skipif(not WHOLE, reason="kills are for make test-clients")

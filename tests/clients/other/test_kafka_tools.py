@@ -12,12 +12,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from clients.other import REPLICATED, WHOLE, new_name
 from clients.other.kafka_tools import KafkaTools, Verifiable, kafka_tools
 from conftest import end_cluster, start_cluster
+from hapax.client.blocking import Admin
+from hapax.codec.records import encode_records
 from hapax.local.cluster import LocalCluster
+from integration.bad_input import ClusterProcess, Wire, produce
+from integration.test_hanging_transactions import late_batch
 from integration.waiting import wait_until
 
 FAST = [*REPLICATED, "group.initial.rebalance.delay.ms=0", "group.consumer.session.timeout.ms=6000"]
@@ -287,6 +291,96 @@ def test_transactions(tools: KafkaTools, topic: str) -> None:
     assert sorted(records(tools, topic, 2, "--isolation-level", "read_committed")) == ["last", "v0"]
 
 
+def test_hanging_transactions_are_found_and_aborted(cluster_factory: Callable[..., LocalCluster]) -> None:
+    """A write that arrives after its transaction's end opens one that no coordinator will end (KAFKA-9144). The broker
+    refuses such a write (KIP-890) unless that is switched off, as here. The limit after which the cluster aborts it by
+    itself, 20 minutes, does not pass."""
+    cluster = cluster_factory(coordinators=2, settings=["transaction.partition.verification.enable=false"])
+    late, alive, topic = new_name(), new_name(), new_name()
+    transactions = "kafka-transactions"
+    with contextlib.ExitStack() as stack:
+        tools = stack.enter_context(kafka_tools(cluster.bootstrap))
+        wire = Wire(ClusterProcess(cluster, "broker-0").address)
+        stack.callback(wire.close)
+        tools.ok("kafka-topics", "--create", "--topic", topic, "--partitions", "3")
+
+        def opened(name: str, partition: int) -> Producer:
+            producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": name})
+            producer.init_transactions(30)
+            producer.begin_transaction()
+            producer.produce(topic, b"in time", partition=partition)
+            assert producer.flush(30) == 0
+            return producer
+
+        def described(name: str) -> list[str]:
+            rows = tools.ok(transactions, "describe", "--transactional-id", name).rows()
+            return next(row for row in rows if name in row)
+
+        def hanging(*arguments: str) -> list[list[str]]:
+            found = tools.ok(transactions, "find-hanging", *arguments).rows()
+            return [row[:4] for row in found if row[0] == topic]
+
+        ended, still_open = opened(late, 0), opened(alive, 1)
+        ended.commit_transaction(30)
+        assert described(late)[4] == "CompleteCommit" and described(alive)[4] == "Ongoing"
+        producer_id, epoch = described(late)[2:4]
+        answer = produce(wire, topic, late_batch(int(producer_id), int(epoch), 0), partition=2)
+        assert (answer.error_code, answer.base_offset) == (0, 0)
+        assert produce(wire, topic, encode_records([(0, b"k", b"after", ())]), partition=2).error_code == 0
+
+        # What its coordinator knows is not hanging, however old it is; what it has ended is.
+        found = [[topic, "2", producer_id, epoch]]
+        assert hanging("--topic", topic) == found  # older than 15 minutes
+        assert hanging("--topic", topic, "--partition", "2") == found
+        assert hanging("--broker-id", "0", "--max-transaction-timeout", "0") == found
+        assert hanging("--topic", topic, "--partition", "0") == []
+        (row,) = [row for row in tools.ok(transactions, "list").rows() if row[0] == late]
+        assert row[2:] == [producer_id, "CompleteCommit"]
+        where = ["--topic", topic, "--partition", "2"]
+        (row,) = [r for r in tools.ok(transactions, "describe-producers", *where).rows() if r[0] == producer_id]
+        assert row[-1] == "0", "it began at this offset"
+
+        # It holds readers back: nothing of its partition is stable.
+        assert ends(tools, topic) == {"0": 2, "1": 0, "2": 0}
+        tools.fails("Could not find any open", transactions, "abort", *where, "--start-offset", "1")
+        tools.ok(transactions, "abort", *where, "--start-offset", "0")
+        assert hanging("--topic", topic) == []
+        assert ends(tools, topic) == {"0": 2, "1": 0, "2": 3}
+        assert sorted(records(tools, topic, 2, "--isolation-level", "read_committed")) == ["after", "in time"]
+        (row,) = [r for r in tools.ok(transactions, "describe-producers", *where).rows() if r[0] == producer_id]
+        assert row[-1] == "None"
+
+        # By the older way to name it, which a tool takes for brokers without DescribeProducers.
+        answer = produce(wire, topic, late_batch(int(producer_id), int(epoch), 1), partition=0)
+        assert answer.error_code == 0 and hanging("--topic", topic) == [[topic, "0", producer_id, epoch]]
+        tools.ok(
+            transactions, "abort", "--topic", topic, "--partition", "0", "--producer-id", producer_id,
+            "--producer-epoch", epoch, "--coordinator-epoch", "0")
+        assert hanging("--topic", topic) == []
+
+        # An open one of a producer that has died is its coordinator's: it is ended by its id.
+        del still_open
+        where = ["--topic", topic, "--partition", "1"]
+        assert hanging(*where) == []
+        tools.fails("Failed to abort", transactions, "abort", *where, "--start-offset", "0")
+        tools.ok(transactions, "forceTerminateTransaction", "--transactionalId", alive)
+        assert described(alive)[4] == "Empty" and ends(tools, topic)["1"] == 2
+        again = opened(late, 2)
+        again.commit_transaction(30)
+
+
+def ends(tools: KafkaTools, topic: str) -> dict[str, int]:
+    """The last stable offset of each partition."""
+    settings = {"bootstrap.servers": tools.bootstrap, "group.id": topic, "isolation.level": "read_committed"}
+    consumer = Consumer(settings)
+    try:
+        return {
+            str(partition): consumer.get_watermark_offsets(TopicPartition(topic, partition), 30)[1]
+            for partition in range(3)}
+    finally:
+        consumer.close()
+
+
 # --- the cluster ------------------------------------------------------------------------------------------------------
 
 
@@ -320,6 +414,65 @@ def test_reassignments_and_elections(tools: KafkaTools, topic: str, tmp_path: Pa
     tools.ok("kafka-leader-election", "--election-type", "unclean", "--topic", topic, "--partition", "0")
     tools.ok(*election, "--all-topic-partitions")
     tools.fails("UnknownTopicOrPartition", *election, "--topic", new_name(), "--partition", "0")
+
+
+@whole
+def test_a_running_reassignment_is_listed_verified_replaced_and_canceled(
+    tools: KafkaTools, tmp_path: Path
+) -> None:
+    topic, plan = new_name(), tmp_path / "plan.json"
+    tools.ok("kafka-topics", "--create", "--topic", topic, "--replica-assignment", "0:1,1:0")
+    producer = Producer({"bootstrap.servers": tools.bootstrap})
+    for number in range(80):  # more than a replica fetches at once, before it is slowed down
+        producer.produce(topic, os.urandom(100_000), partition=number % 2)
+    assert producer.flush(30) == 0
+    reassign = ["kafka-reassign-partitions", "--reassignment-json-file", str(plan)]
+
+    def write(*targets: list[int]) -> None:
+        plan.write_text(json.dumps({"version": 1, "partitions": [
+            {"topic": topic, "partition": number, "replicas": each} for number, each in enumerate(targets)]}))
+
+    def replicas() -> list[str]:
+        return re.findall(r"Replicas: (\S+)", tools.ok("kafka-topics", "--describe", "--topic", topic).output)
+
+    with Admin({"bootstrap.servers": tools.bootstrap}) as admin:
+        admin.set_throttle(1000)  # so that both moves run for minutes
+        try:
+            write([0, 2], [2, 0])
+            tools.ok(*reassign, "--execute")
+            tools.says(f"{topic}-0: replicas: 0,2,1. adding: 2. removing: 1.", "kafka-reassign-partitions", "--list")
+            assert tools.ok(*reassign, "--verify").output.count("is still in progress") == 2
+            tools.fails("there is an existing assignment|Cannot execute", *reassign, "--execute")
+            tools.ok(*reassign, "--execute", "--additional")  # what runs already
+            write([0, 2, 1])
+            tools.fails(
+                "is getting 2 replicas, the target has 3", *reassign, "--execute", "--additional",
+                "--disallow-replication-factor-change")
+            write([0, 1], [2, 0])
+            tools.ok(*reassign, "--execute", "--additional")  # the first one goes back, the second one goes on
+            listed = tools.ok("kafka-reassign-partitions", "--list").output
+            assert f"{topic}-1" in listed and f"{topic}-0" not in listed
+            tools.ok(*reassign, "--cancel")
+            assert "No partition reassignments found" in tools.ok("kafka-reassign-partitions", "--list").output
+            assert [sorted(each.split(",")) for each in replicas()] == [["0", "1"], ["0", "1"]]
+        finally:
+            admin.set_throttle(0)
+
+
+@whole
+def test_elections_that_cannot_be(tools: KafkaTools, three: LocalCluster) -> None:
+    topic, alone = new_name(), new_name()
+    tools.ok("kafka-topics", "--create", "--topic", topic, "--replica-assignment", "2:1,0:2")
+    tools.ok("kafka-topics", "--create", "--topic", alone, "--replica-assignment", "2")
+    elect = ["kafka-leader-election", "--election-type"]
+    three.stop("broker-2")
+    try:
+        tools.fails("PreferredLeaderNotAvailable", *elect, "preferred", "--topic", topic, "--partition", "0")
+        tools.fails("EligibleLeadersNotAvailable", *elect, "unclean", "--topic", alone, "--partition", "0")
+        said = tools.ok(*elect, "unclean", "--topic", topic, "--partition", "0").output
+        assert f"{topic}-0" in said and "Valid replica already elected" in said
+    finally:
+        three.start("broker-2")
 
 
 @whole

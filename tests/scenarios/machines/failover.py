@@ -9,7 +9,7 @@
     joins N / lags N      the leader takes a replica into the in-sync set, or out of it
     alone                 it hears that others left the set
     settle [unclean]      what the controller does after brokers came and went
-    prefer                what it does when nothing is urgent
+    prefer [asked]        what it does when nothing is urgent; `asked`: what it does when a person asks for it
     reassign 3,1 / cancel / complete
     state                 the partition again
 """
@@ -126,7 +126,7 @@ class Interpreter:
             self.partition, self.brokers, unclean=command.flag("unclean")))
 
     def do_prefer(self, command: Command) -> Iterable[str]:
-        return self._becomes(prefer(self.partition, self.brokers))
+        return self._becomes(prefer(self.partition, self.brokers, while_moving=command.flag("asked")))
 
     def do_complete(self, command: Command) -> Iterable[str]:
         return self._becomes(complete(self.partition, self.brokers))

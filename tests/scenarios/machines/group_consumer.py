@@ -148,7 +148,7 @@ class Interpreter:
 
     def do_pause(self, command: Command) -> Iterator[str]:
         yield from self._call(
-            command.positional[0], request(command.positional[0], -2, instance_id=command.arguments.get("instance")))
+            command.positional[0], request(command.positional[0], -2, **self._fields(command)))
 
     def do_commit(self, command: Command) -> Iterator[str]:
         member_id, *partitions = [word for word in command.positional if word != "txn"]

@@ -7,6 +7,7 @@ or epoch of the member's last answer. After each command come the answers that w
     topic NAME partitions=N | delete-topic NAME
     classic join M topics=a,b [owns=t-0] [generation=N] [version=N] [metadata=N] [offers=range,…] [instance=i] [id=…]
                  [session=MS] [timeout=MS] [bytes=HEX]      of the first offer
+                 [connection=N]     a higher number is a newer connection (default 0)
     classic sync M [gives=m1:t-0,t-1;m2:t-2] [extra=TEXT] [generation=N]   extra: user data of each assignment
     classic beat|leave M [instance=i] [generation=N]
     consumer join|beat|leave|pause M [topics=…] [owns=…|owns=nothing] [instance=i] [epoch=N]
@@ -28,6 +29,8 @@ from hapax.core.group.classic import ClassicGroup
 from hapax.core.group.machine import GroupShard
 from hapax.core.group.mixed import MixedGroup
 from hapax.core.group.values import (
+    SUPERSEDED,
+    SUPERSEDED_JOIN,
     Answer,
     CallId,
     ClassicGroupRecord,
@@ -216,7 +219,7 @@ class Interpreter:
         return JoinGroup(
             command.number("version", 3), "g", member_id, instance, "consumer",
             tuple(ProtocolOffer(each, metadata) for each in offers), command.number("session", 45_000),
-            command.number("timeout", 60_000), name, "/10.0.0.1", str(self.fresh))
+            command.number("timeout", 60_000), name, "/10.0.0.1", str(self.fresh), command.number("connection", 0))
 
     def _call(self, name: str, verb: str, request: Request) -> None:
         self.waiting[self.world.call(request)] = name, verb
@@ -231,6 +234,8 @@ class Interpreter:
     def _told(self, name: str, answer: Answer) -> str:
         if isinstance(answer, JoinAnswer) and answer.error is ErrorCode.MEMBER_ID_REQUIRED:
             self.ids[name] = answer.member_id
+        if answer in (SUPERSEDED, SUPERSEDED_JOIN):
+            return "the connection is closed"
         if answer.error:
             return answer.error.name
         if isinstance(answer, JoinAnswer):

@@ -155,9 +155,14 @@ class Calls:
     timeout_ms: ClassVar[int] = NO_TIMEOUT_MS
     peer: ClassVar[str] = ""
     connection: ClassVar[int] = -1
+    gone: bool = False
 
     results: dict[int, WriteResult] = field(default_factory=dict)
+    dropped: list[str] = field(default_factory=list)
     _futures: dict[int, asyncio.Future[WriteResult]] = field(default_factory=dict)
+
+    def drop(self, reason: str) -> None:
+        self.dropped.append(reason)
 
     def settle(self, number: int, result: WriteResult) -> None:
         assert number not in self.results, "settled twice"

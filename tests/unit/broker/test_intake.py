@@ -13,8 +13,10 @@ from hapax.broker import intake
 from hapax.broker.intake import LOOKS_AT_ONCE
 from hapax.codec.batch import read_header
 from hapax.codec.records import decode_batch, encode_records
+from hapax.core.batch import BatchHeader
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode
+from hapax.core.partition.machine import PartitionMachine
 from hapax.runtime.disk import RealDisk
 from hapax.runtime.settings import load
 from unit.broker.broker_fixtures import Harness, batch
@@ -149,6 +151,19 @@ async def test_a_retry_within_a_transaction_is_recognized_by_what_is_stored(fold
     assert other.error == ErrorCode.UNKNOWN_PRODUCER_ID
 
 
+async def test_a_retry_within_a_transaction_may_have_become_too_old(folder: RealDisk) -> None:
+    harness = await opened(folder, "compression.type=zstd", "log.message.timestamp.before.max.ms=1000")
+    written = batch(30, producer_id=7, epoch=0, sequence=0, transactional=True, timestamp=NOW)
+    number = harness.produce(written, transactional_id="x")
+    await asked(harness)
+    harness.verify(serial=5)
+    first = await harness.calls.result(number)
+    harness.clock.now = NOW + HOUR
+    again = await harness.produced(written, transactional_id="x")
+    assert (first.error, again.error, again.base_offset) == (0, 0, first.base_offset)
+    assert len(harness.log_headers()) == 1
+
+
 async def asked(harness: Harness) -> None:
     """The look is over, and the coordinator is asked about the transaction."""
     came = asyncio.Event()
@@ -269,6 +284,65 @@ async def test_whatever_goes_wrong_with_one_batch_the_next_ones_go_on(
     assert (await harness.calls.result(first)).error == ErrorCode.UNKNOWN_SERVER_ERROR
     assert (await harness.calls.result(second)).error == 0
     assert task_failures == {"intake": 1}
+
+
+async def test_a_write_that_cannot_be_decided_on_is_answered(
+    folder: RealDisk, task_failures: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = await opened(folder, "compression.type=zstd")
+    decide = harness.replica.machine.decide_append
+
+    def fails(header: BatchHeader, *rest: Any) -> Any:
+        if header.record_count == 30:
+            raise ArithmeticError("unexpected")
+        return decide(header, *rest)
+
+    monkeypatch.setattr(PartitionMachine, "decide_append", lambda _, header, *rest: fails(header, *rest))
+    first, second = harness.produce(batch(30)), harness.produce(batch(20))
+    assert (await harness.calls.result(second)).error == 0
+    assert first not in harness.calls.results and harness.calls.dropped == ["a write could not be decided on"]
+    assert task_failures == {"intake": 1}
+
+
+async def test_what_was_sent_away_is_not_looked_at(folder: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited until fewer batches are looked at, and its partition's files may be closed by then."""
+    harness = await opened(folder, "compression.type=zstd")
+    for _ in range(LOOKS_AT_ONCE):
+        await harness.context.intake_gate.acquire()
+    looked: list[int] = []
+    original = intake.prepared
+
+    def noting(written: Any, header: BatchHeader, *rest: Any) -> Any:
+        looked.append(header.record_count)
+        return original(written, header, *rest)
+
+    monkeypatch.setattr(intake, "prepared", noting)
+    harness.produce(batch(30))
+    await asyncio.sleep(0)
+    harness.replica.resign()
+    harness.replica.lead(2, -1)
+    following = harness.produce(batch(20))
+    harness.context.intake_gate.release()
+    assert (await harness.calls.result(following)).error == 0
+    assert looked == [20]
+
+
+@pytest.mark.parametrize("acks", [-1, 0, 1])
+async def test_a_write_whose_client_is_gone_is_not_looked_at(folder: RealDisk, acks: int) -> None:
+    """The client sends it again. With acks=0 it does not, and may close its connection at once."""
+    harness = await opened(folder, "compression.type=zstd")
+    partitions: Any = Partitions(harness.replica)
+    written = batch(30, producer_id=7, epoch=0, sequence=0)
+    for _ in range(LOOKS_AT_ONCE):
+        await harness.context.intake_gate.acquire()
+    made = call(partitions, written, acks=acks)
+    made.answer_or_defer()
+    made.ctx.closed = True  # type: ignore[misc]
+    again = harness.produce(written)
+    harness.context.intake_gate.release()
+    result = await harness.calls.result(again)
+    assert (result.error, result.base_offset) == (0, 0) and len(harness.log_headers()) == 1
+    assert error(made) == (0 if acks == 0 else ErrorCode.NETWORK_EXCEPTION)
 
 
 async def test_a_task_that_ends_early_is_noticed(

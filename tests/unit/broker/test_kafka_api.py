@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hapax.broker.early_writes import EarlyWrites
 from hapax.broker.kafka_api import OffsetService, ProducerService, ProduceService
 from hapax.broker.replica import Replica
 from hapax.broker.rpc_api import BrokerRpc
@@ -41,6 +42,7 @@ class Partitions:
     def __init__(self, replica: Replica) -> None:
         self.by_name = {("t", 0): replica}
         self.by_id = {(bytes(TOPIC_ID), 0): replica}
+        self.early_writes = EarlyWrites(replica.context.clock)
         self.view = SimpleNamespace(
             registered=lambda registration, session: "node" if (registration, session) == (5, SESSION) else None,
             is_deleted=lambda topic_id: topic_id == b"deleted",
@@ -78,6 +80,7 @@ class Context:
     def __init__(self, api_version: int = 9, serial: int = 3) -> None:
         self.api_version = api_version
         self.connection = SimpleNamespace(peer="test", serial=serial)
+        self.closed = False
         self.api = Api(produce.ROW)
         self.answers: list[Any] = []
         self.failures: list[BaseException] = []

@@ -18,7 +18,7 @@ from hapax.broker.storage import StorageGuard
 from hapax.codec.metadata import DeletedTopicRecord, Keys, NodeRecord, PartitionRecord, TopicRecord
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.verification import ShardEpochs
-from hapax.core.types import LeaderEpoch, NodeId, PartitionIndex, RegistrationEpoch, TopicId
+from hapax.core.types import LeaderEpoch, NodeId, PartitionIndex, RegistrationEpoch, TopicId, TopicIdPartition
 from hapax.log.layout import INHERITED
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.disk import RealDisk
@@ -199,6 +199,31 @@ async def test_a_new_partition_has_no_past_that_older_connections_could_speak_of
     broker.assign(topic_id, epoch=1)
     await broker.until(lambda: replica.leader_epoch == 1)
     assert replica.newest_connection == 7
+
+
+async def test_a_topic_that_is_made_again_has_the_past_of_its_name(begin: Callable[[], Broker]) -> None:
+    """What was sent to the former topic may come late, over a connection that its client has given up. It names the
+    topic by name, and the client's transaction of today may have the new topic's partition."""
+    broker = begin()
+    broker.partitions._newest_connection = lambda: 7
+    former = await broker.start_with_topic()
+    assert broker.partitions.find("t", 0).newest_connection == -1
+    topic_id = broker.replace_topic(former)
+    await broker.until(lambda: (topic_id, 0) in broker.partitions.by_id)
+    assert broker.partitions.find("t", 0).newest_connection == 7
+
+
+async def test_a_name_that_moved_away_before_it_was_made_again_has_its_past_too(begin: Callable[[], Broker]) -> None:
+    broker = begin()
+    broker.partitions._newest_connection = lambda: 7
+    former = await broker.start_with_topic()
+    broker.assign(former, leader=NodeId(9), epoch=1)
+    await broker.until(lambda: not broker.partitions.by_name)
+    broker.partitions._newest_connection = lambda: 9
+    broker.partitions._withdraw(broker.partitions.replicas[TopicIdPartition(former, PartitionIndex(0))])
+    broker.make_topic("u", number=3)
+    await broker.until(lambda: ("u", 0) in broker.partitions.by_name)
+    assert broker.partitions.find("u", 0).newest_connection == 7
 
 
 async def test_a_leadership_after_the_first_knows_nothing_of_older_connections(begin: Callable[[], Broker]) -> None:

@@ -301,8 +301,8 @@ class World:
             self.at(self.now + self.delay(), lambda: self.break_connection(connection))
 
     def break_connection(self, connection: Connection) -> None:
-        """What is in flight arrives or not. In the consumer protocol it may also come later than what is sent after
-        this."""
+        """What is in flight arrives or not. Heartbeats of the consumer protocol and JoinGroups may also come later than
+        what is sent after this."""
         if not connection.open:
             return
         connection.open = False
@@ -315,7 +315,8 @@ class World:
 
     def arrive(self, connection: Connection, number: int, call: m.Call) -> None:
         if not connection.open and not (
-                isinstance(call, m.ConsumerBeat) and connection.life == self.life and self.random.random() < 0.5):
+                isinstance(call, m.ConsumerBeat | m.Join) and connection.life == self.life
+                and self.random.random() < 0.5):
             return
         if self.now < self.down_until:
             self.at(self.now + 5, lambda: self.break_connection(connection))
@@ -332,7 +333,7 @@ class World:
             return server.JoinGroup(
                 9, GROUP, call.member_id, client.instance_id, "consumer",
                 tuple(server.ProtocolOffer(*each) for each in call.protocols), SESSION_MS, POLL_MS, client.name, "/h",
-                str(self.last_call))
+                str(self.last_call), connection.serial)
         if isinstance(call, m.Sync):
             return server.SyncGroup(
                 5, GROUP, call.generation, call.member_id, client.instance_id, "consumer", call.protocol,
@@ -392,7 +393,7 @@ class World:
         if found is None:
             return
         connection, number = found
-        if answer is server.SUPERSEDED:
+        if answer is server.SUPERSEDED or answer is server.SUPERSEDED_JOIN:
             self.break_connection(connection)
             return
         said = self.translated(answer)

@@ -148,6 +148,16 @@ async def test_a_seek_does_not_make_records_processed() -> None:
     await world.fetcher.close()
 
 
+async def test_a_seek_back_is_committed_although_the_records_were_processed_once() -> None:
+    """The program means to process them again, as after an error of its own."""
+    world = await _made()
+    assert await world.poll(2) == [b"a0", b"a1"]
+    assert await world.poll(1) == [b"a2"]
+    world.consumer.seek(A, 1)
+    assert await world.committed_now() == {A: 1}
+    await world.fetcher.close()
+
+
 async def test_a_partition_that_is_assigned_again_and_a_new_topic_have_nothing_open() -> None:
     world = await _made()
     assert await world.poll(3) == [b"a0", b"a1", b"a2"]

@@ -28,7 +28,10 @@ def made(*records: tuple[int, bytes | None], codec: int = 0) -> bytes:
 def looked_at(batch: bytes, rules: Rules) -> bytes:
     header = read_header(batch)
     assert rules.concern(header, NOW)
-    return bytes(prepared(batch, header, rules, NOW))
+    stored, bad = prepared(batch, header, rules, NOW)
+    if bad is not None:
+        raise bad
+    return bytes(stored)
 
 
 @EVERY_CODEC
@@ -97,7 +100,7 @@ def test_a_batch_gets_the_topic_s_compression_and_keeps_all_else(codec: int, wan
     batch = made(*((NOW + n, b"key %d" % n) for n in range(50)), codec=codec)
     before = read_header(batch)
     assert rules.concern(before, NOW) == (codec != CODECS[wanted])
-    stored = bytes(prepared(batch, before, rules, NOW))
+    stored = bytes(prepared(batch, before, rules, NOW)[0])
     after = read_header(stored)
     check_batch(stored, after)
     check_client_batch(after)
@@ -105,7 +108,7 @@ def test_a_batch_gets_the_topic_s_compression_and_keeps_all_else(codec: int, wan
     kept = ("attributes", "batch_length", "crc")
     assert before._replace(**{name: 0 for name in kept}) == after._replace(**{name: 0 for name in kept})
     assert list(decode_batch(stored, 0, len(stored))) == list(decode_batch(batch, 0, len(batch)))
-    assert stored == bytes(prepared(batch, before, rules, NOW)), "a retry has to have the checksum of what is stored"
+    assert stored == prepared(batch, before, rules, NOW)[0], "a retry has to have the checksum of what is stored"
 
 
 def test_levels_are_heeded() -> None:
@@ -148,3 +151,16 @@ def test_records_that_do_not_fit_their_batch_are_refused() -> None:
         with pytest.raises(Refusal) as refused:
             looked_at(compressed(0, payload, 2), Rules(keyed=True))
         assert refused.value.code == ErrorCode.INVALID_RECORD
+
+
+def test_a_bad_batch_of_a_transaction_is_compressed_all_the_same() -> None:
+    """It may be a retry of one that was good then, which is known by the checksum of what was stored."""
+    rules = Rules(before_ms=HOUR, compression=4)
+    records = [(NOW, b"k", b"v", ())] * 2
+    for transactional in (True, False):
+        batch = encode_records(records, transactional=transactional, producer_id=7, producer_epoch=0, base_sequence=0)
+        header = read_header(batch)
+        first, good = prepared(batch, header, rules, NOW)
+        again, bad = prepared(batch, header, rules, NOW + 2 * HOUR)
+        assert good is None and bad is not None and bad.code == ErrorCode.INVALID_TIMESTAMP
+        assert again == (first if transactional else batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,9 +24,11 @@ from unit.kafka.test_node_apis import AnsweringNode
 Move = messages.AlterPartitionReassignmentsRequest.ReassignableTopic
 
 
-async def four_brokers(world: ControlWorld, partitions: int = 4) -> tuple[AnsweringNode, list[FakeBroker], Any]:
+async def four_brokers(
+    world: ControlWorld, partitions: int = 4, **settings: Any
+) -> tuple[AnsweringNode, list[FakeBroker], Any]:
     """A topic `t` of two replicas for each partition, on the brokers 0 and 1."""
-    _, controller = await world.controller(**FEW)
+    _, controller = await world.controller(**FEW, **settings)
     brokers = [await world.broker(n, listens=True) for n in range(4)]
     await world.coordinator(100)
     node = await AnsweringNode(world).start()
@@ -40,9 +42,9 @@ async def four_brokers(world: ControlWorld, partitions: int = 4) -> tuple[Answer
 
 
 async def alter(
-    node: AnsweringNode, targets: dict[int, list[int] | None], **fields: Any
+    node: AnsweringNode, targets: Mapping[int, list[int] | None], *, topic: str = "t", **fields: Any
 ) -> dict[int, tuple[int, str | None]]:
-    moves = Move(name="t", partitions=[
+    moves = Move(name=topic, partitions=[
         Move.ReassignablePartition(partition_index=i, replicas=target) for i, target in targets.items()])
     answer = await node.ask("AlterPartitionReassignments", 1, **{
         "topics": [moves], "timeout_ms": 5000, "allow_replication_factor_change": True, **fields})
@@ -57,9 +59,9 @@ async def moving(node: AnsweringNode) -> dict[int, tuple[list[int], list[int], l
         for t in answer.topics for p in t.partitions}
 
 
-async def caught_up(world: ControlWorld, broker: FakeBroker) -> None:
+async def caught_up(world: ControlWorld, broker: FakeBroker, topic: str = "t") -> None:
     await broker.view.reached(world.model.revision)
-    await join_isr(world, broker)
+    await join_isr(world, broker, topic)
 
 
 def ended(view: ClusterView) -> bool:
@@ -251,5 +253,67 @@ def test_a_draining_broker_gives_its_leaderships_up_and_gets_no_new_replicas() -
         await world.call(
             controller, "SetReplication", pb.SetReplicationRequest(undrain=[0]), pb.SetReplicationResponse)
         await node.view.wait_for(lambda v: [r.leader for r in records(v)] == [0, 1, 0, 1], 30)
+
+    run(scenario)
+
+
+def test_internal_topics_are_moved_too() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node, _, _ = await four_brokers(world)
+        name = "__consumer_offsets"
+        before = records(node.view, name)[0].replicas
+        (other,) = {0, 1, 2, 3} - set(before)
+        assert await alter(node, {0: [*before[:-1], other]}, topic=name) == {0: (0, None)}
+        assert (records(node.view, name)[0].adding, records(node.view, name)[0].removing) == ((other,), before[-1:])
+
+    run(scenario)
+
+
+def test_fewer_replicas_wait_for_all_that_stay() -> None:
+    """Acknowledged records would have only one copy otherwise: that of the replica that is in sync and stays."""
+    async def scenario(world: ControlWorld) -> None:
+        node, brokers, _ = await four_brokers(world)
+        await alter(node, {0: [0, 1, 2]})
+        await caught_up(world, brokers[2])
+        await node.view.wait_for(ended, 5)
+        world.kill(brokers[1].process)
+        await node.view.wait_for(lambda v: set(records(v)[0].isr) == {0, 2}, 5)
+        back = await world.broker(1, listens=True)
+        assert (await alter(node, {0: [0, 1]}))[0] == (0, None)
+        await asyncio.sleep(10)
+        assert await moving(node) == {0: ([0, 1, 2], [], [2])}
+        assert set(records(node.view)[0].isr) == {0, 2}
+        await caught_up(world, back)
+        await node.view.wait_for(ended, 5)
+        assert set(records(node.view)[0].isr) == {0, 1} == set(records(node.view)[0].replicas)
+
+    run(scenario)
+
+
+def test_an_election_that_is_asked_for_says_why_it_cannot_be() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node, brokers, _ = await four_brokers(world, 2, auto_leader_rebalance_enable=False)
+
+        async def elected() -> tuple[int, str | None]:
+            named = messages.ElectLeadersRequest.TopicPartitions
+            answer = await node.ask("ElectLeaders", 2, election_type=0, timeout_ms=5000, topic_partitions=[
+                named(topic="t", partitions=[1])])
+            (topic,) = answer.replica_election_results
+            (result,) = topic.partition_result
+            return result.error_code, result.error_message
+
+        brokers[1].registration.declare("draining")
+        await node.view.wait_for(lambda v: records(v)[1].leader == 0 and all_led(v), 5)
+        code, why = await elected()
+        assert code == 80 and why is not None and "is in sync, but draining" in why
+        world.kill(brokers[1].process)
+        await node.view.wait_for(lambda v: records(v)[1].isr == (0,), 5)
+        assert await elected() == (80, "broker 1, the preferred replica, is not alive")
+        back = await world.broker(1, listens=True)
+        await node.view.wait_for(lambda v: v.node(NodeId(1)) is not None, 5)
+        assert await elected() == (80, "broker 1, the preferred replica, is not in sync; the in-sync set is 0")
+        await caught_up(world, back)
+        await node.view.wait_for(lambda v: set(records(v)[1].isr) == {0, 1}, 5)
+        assert await elected() == (0, None)
 
     run(scenario)

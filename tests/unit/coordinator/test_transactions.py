@@ -286,7 +286,8 @@ def test_describing_changes_nothing() -> None:
         assert [(t.topic, list(t.partitions)) for t in described[ID].topics] == [("t", [0])]
         assert described["nobody"].error_code in (105, ErrorCode.NOT_COORDINATOR)
         listing = messages.ListTransactionsRequest(
-            state_filters=["Ongoing"], producer_id_filters=[], duration_filter=-1, transactional_id_pattern="a.*p"
+            state_filters=["Ongoing"], producer_id_filters=[], duration_filter=-1,
+            transactional_id_pattern="(a|z).*[p-q]",
         )
         response = await world.to_coordinator(ID, listing, 2)
         assert [t.transactional_id for t in response.transaction_states] == [ID]

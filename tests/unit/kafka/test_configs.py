@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hapax.codec.metadata import GroupConfigRecord
 from hapax.controller.topics import Topics
 from hapax.core.cluster.topics import TOPIC_CONFIGS
 from hapax.core.errors import ErrorCode
@@ -14,6 +15,7 @@ from hapax.kafka.api.describe_configs import _SENSITIVE, Source, node_configs, t
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.group_limits import LimitsOfGroups
+from hapax.runtime.ports import Put
 from hapax.runtime.settings import SETTING_NAMES, load
 from hapax.wire import messages
 from unit.control_world import ControlWorld, run
@@ -245,6 +247,22 @@ def test_a_group_is_configured_listed_and_given_back() -> None:
         assert await replaced((SESSION, "47000")) == 0
         assert group_config(node.view, "g") == {SESSION: "47000"}
         assert await replaced() == 0 and await listed(node, GROUP) == []
+
+    run(scenario)
+
+
+def test_a_group_s_value_outside_narrowed_bounds_leaves_the_others_free() -> None:
+    """An operator has narrowed the bounds, or a later release has set what this one does not know."""
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        stored = {SESSION: "90000", "of.a.later.release": "x"}
+        world.model.txn([], [Put(node.view.keys.group_config("g"), GroupConfigRecord(stored).encode())])
+        await node.view.wait_for(lambda view: view.group_config("g") is not None, 10)
+        assert await alter(node, GROUP, "g", (INTERVAL, SET, "500")) == (0, None)
+        assert group_config(node.view, "g") == stored | {INTERVAL: "500"}
+        assert (await alter(node, GROUP, "g", (SESSION, SET, "90000")))[0] == ErrorCode.INVALID_CONFIG
+        assert await alter(node, GROUP, "g", (SESSION, DELETE, None), ("of.a.later.release", DELETE, None)) == (0, None)
+        assert group_config(node.view, "g") == {INTERVAL: "500"}
 
     run(scenario)
 

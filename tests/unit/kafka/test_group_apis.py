@@ -22,6 +22,7 @@ from hapax.core.group.descriptions import (
 )
 from hapax.core.group.values import (
     SUPERSEDED,
+    SUPERSEDED_JOIN,
     ClassicFacade,
     ConsumerHeartbeatAnswer,
     HeartbeatAnswer,
@@ -129,7 +130,7 @@ async def test_join_group(version: int) -> None:
     assert join.instance_id == ("i-1" if version >= 5 else None)
     assert (join.session_timeout_ms, join.rebalance_timeout_ms) == (10_000, 60_000 if version >= 1 else 10_000)
     assert join.protocols == (ProtocolOffer("range", b"R"), ProtocolOffer("sticky", b"S"))
-    assert (join.client_id, join.client_host, join.fresh_id) == ("client", "/127.0.0.1", "")
+    assert (join.client_id, join.client_host, join.fresh_id, join.connection) == ("client", "/127.0.0.1", "", 7)
     assert (response.error_code, response.generation_id, response.protocol_name) == (0, 4, "range")
     assert response.protocol_type == ("consumer" if version >= 7 else None)
     assert (response.leader, response.member_id) == ("m-1", "m-1")
@@ -416,6 +417,11 @@ async def test_a_member_that_owns_a_topic_with_the_id_zero() -> None:
     request = consumer_request(topic_partitions=[kind.TopicPartitions(topic_id=UUID(int=0), partitions=[2])])
     asked, _ = await call(consumer_group_heartbeat, 1, request, ConsumerHeartbeatAnswer(ErrorCode.NONE))
     assert asked[1].owned == (OwnedTopic(TopicId(bytes(16)), (2,)),)
+
+
+async def test_a_join_over_an_older_connection_closes_it() -> None:
+    with pytest.raises(CloseConnection, match="newer connection"):
+        await call(join_group, 9, join_request(), SUPERSEDED_JOIN)
 
 
 async def test_a_heartbeat_over_an_older_connection_closes_it() -> None:

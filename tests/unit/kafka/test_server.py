@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hapax.core.access.principals import ANONYMOUS, user
 from hapax.core.errors import ErrorCode
 from hapax.core.group.values import JoinAnswer, SyncAnswer
 from hapax.kafka.api import (
@@ -507,3 +508,18 @@ async def test_long_polls_end_with_their_connection_and_other_handlers_run_on() 
     for _ in range(3):
         await asyncio.sleep(0)
     assert ended == ["poll"]
+
+
+# --- who asks -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_request_has_the_principal_of_its_connection_and_the_address_without_the_port() -> None:
+    node, calls = ListeningNode(), Calls()
+    node.table.on_raw(produce.ROW, calls)
+    session, connection = node.connect()
+    session.on_frame(frame(*PRODUCE_3, 1))
+    assert (calls.open[0].principal, calls.open[0].host) == (ANONYMOUS, "10.0.0.1")
+    session.principal = user("CN=app,O=shop")
+    connection.peer = "::1:5000"
+    session.on_frame(frame(*PRODUCE_3, 2))
+    assert (calls.open[1].principal, calls.open[1].host) == ("User:CN=app,O=shop", "::1")

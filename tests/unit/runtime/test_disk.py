@@ -83,6 +83,16 @@ async def test_sync_and_read_ahead_run_off_the_loop(disk: RealDisk) -> None:
     assert file.is_cached(1 << 20, 10)
 
 
+async def test_a_call_that_takes_long_runs_in_a_thread(disk: RealDisk) -> None:
+    here, folder = threading.get_ident(), disk.folder("f")
+    for port in (disk, folder):
+        where, what = await port.off_loop(lambda given: (threading.get_ident(), given), 5)
+        assert where != here and what == 5
+        with pytest.raises(ZeroDivisionError):
+            await port.off_loop(lambda: 1 // 0)
+    folder.close()
+
+
 async def test_a_failed_sync_reaches_the_caller(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(fd: int) -> None:
         raise OSError(errno.EIO, "Input/output error")

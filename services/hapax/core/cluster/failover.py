@@ -13,7 +13,8 @@
    KIP-966 do, and where one replica is enough too: a leader that died with the others never says so.
 5. A leader that is unfit (it is about to stop, its disk is full, or it does not answer) gives way as soon as a fitter
    member could lead.
-6. A reassignment ends by itself once everything that it adds is in sync, and never takes the last in-sync copy.
+6. A reassignment ends by itself once everything that it adds is in sync, and never takes the last in-sync copy. One
+   that leaves fewer replicas ends once all that stay are in sync.
 
 The leader alone adds members. Each function here returns the same object where nothing is to change.
 """
@@ -171,13 +172,14 @@ def mark_unclean(before: PartitionState, after: P, now_ms: int) -> P:
     return replace(after, unclean_epoch=after.leader_epoch, unclean_ms=now_ms) if is_unclean(before, after) else after
 
 
-def prefer(partition: P, brokers: Brokers) -> P:
+def prefer(partition: P, brokers: Brokers, *, while_moving: bool = False) -> P:
     """The partition led by the first replica of its assignment, where that is in sync and fit and does not lead yet.
 
-    Not while it is reassigned, so that a leadership moves but once.
+    `while_moving`: also while it is reassigned, because a person asks for it. By itself it does not, so that a
+    leadership moves but once.
     """
     wanted = next(iter(partition.target), NO_NODE)
-    if partition.adding or partition.removing:
+    if (partition.adding or partition.removing) and not while_moving:
         return partition
     if wanted not in partition.isr or wanted == partition.leader or not partition.accepted:
         return partition
@@ -216,12 +218,17 @@ def keeps_a_copy(partition: PartitionState, target: tuple[NodeId, ...]) -> bool:
 
 
 def complete(partition: P, brokers: Brokers) -> P:
-    """Ends a reassignment whose additions are all in sync, where a live member remains."""
+    """Ends a reassignment whose additions are all in sync, where a live member remains.
+
+    With fewer replicas than before, all of them have to be in sync: what leaves the in-sync set would otherwise leave
+    acknowledged records with fewer copies than the new number of replicas promises.
+    """
     if not partition.adding and not partition.removing:
         return partition
     target = partition.target
     isr = tuple(node for node in partition.isr if node in target)
-    if any(node not in isr for node in partition.adding) or not any(node in brokers for node in isr):
+    needed = target if len(partition.adding) < len(partition.removing) else partition.adding
+    if any(node not in isr for node in needed) or not any(node in brokers for node in isr):
         return partition
     ended = replace(
         _restricted(partition, isr, _among(target, partition.passed_over)), replicas=target, adding=(), removing=())

@@ -141,18 +141,26 @@ def check_partition_count(partitions: int) -> None:
 def check_assignment(assignment: Sequence[Sequence[int]], brokers: Container[int]) -> None:
     """Raises Refusal (INVALID_REPLICA_ASSIGNMENT) unless each partition has as many replicas, distinct live brokers."""
     for index, replicas in enumerate(assignment):
-        fault = ""
-        if not replicas:
-            fault = "has no replicas"
-        elif len(set(replicas)) < len(replicas):
-            fault = f"names a broker twice: {list(replicas)}"
-        elif len(replicas) != len(assignment[0]):
-            fault = f"has {len(replicas)} replicas, but the first partition has {len(assignment[0])}"
-        else:
-            strangers = [node for node in replicas if node not in brokers]
-            fault = f"names broker {strangers[0]}, which is not alive" if strangers else ""
-        if fault:
-            raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"the assignment of partition {index} {fault}")
+        check_replicas(replicas, brokers, f"the assignment of partition {index}")
+        if len(replicas) != len(assignment[0]):
+            raise Refusal(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"the assignment of partition {index} has {len(replicas)} replicas, but the first partition has "
+                f"{len(assignment[0])}")
+
+
+def check_replicas(replicas: Sequence[int], brokers: Container[int], what: str) -> None:
+    """Raises Refusal (INVALID_REPLICA_ASSIGNMENT) unless they are distinct live brokers, at least one. `what`: the
+    subject of the message."""
+    fault = ""
+    if not replicas:
+        fault = "has no replicas"
+    elif len(set(replicas)) < len(replicas):
+        fault = f"names a broker twice: {list(replicas)}"
+    elif strangers := [node for node in replicas if node not in brokers]:
+        fault = f"names broker {strangers[0]}, which is not alive"
+    if fault:
+        raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{what} {fault}")
 
 
 def check_replication_factor(replication_factor: int, brokers: int) -> None:

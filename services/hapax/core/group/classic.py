@@ -424,6 +424,7 @@ class ClassicGroup(Rounds):
 
     def _rejoin(self, member: Member, call: CallId, request: JoinGroup, now: Now, outcome: Outcome) -> None:
         leads = member.member_id == self._roster.leader
+        member.connection = max(member.connection, request.connection)
         answered_before = self._state is ClassicState.COMPLETING or (self._state is ClassicState.STABLE and not leads)
         if answered_before and request.protocols == member.protocols:
             # Nothing has changed: the member has missed the answer, or makes sure.

@@ -2,13 +2,13 @@
 
 A group without its own value uses the coordinator's. A value must be within the cluster's bounds
 (`group.consumer.min.*`, `group.consumer.max.*`) when it is set. If an operator narrows the bounds later, the nearest
-value within them applies.
+value within them applies, and the group's other values can be changed all the same.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -54,9 +54,14 @@ def check_group_name(name: str) -> None:
             ErrorCode.INVALID_REQUEST, f"the name of a configured group has at most {MAX_NAME_BYTES} bytes")
 
 
-def check_group_config(config: Mapping[str, str], bounds: Bounds, limits: GroupLimits) -> None:
-    """Checks a group's whole configuration. `limits`: the coordinators'. Raises Refusal(INVALID_CONFIG)."""
+def check_group_config(
+    config: Mapping[str, str], bounds: Bounds, limits: GroupLimits, changed: Collection[str] | None = None
+) -> None:
+    """Checks a group's configuration after a change. `limits`: the coordinators'. `changed`: the names that were set or
+    removed; None: all. Other values were valid when they were set. Raises Refusal(INVALID_CONFIG)."""
     for name, value in config.items():
+        if changed is not None and name not in changed:
+            continue
         if name not in GROUP_CONFIGS:
             raise Refusal(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
         if not _NUMBER.fullmatch(value):
@@ -70,9 +75,8 @@ def check_group_config(config: Mapping[str, str], bounds: Bounds, limits: GroupL
             raise Refusal(
                 ErrorCode.INVALID_CONFIG,
                 f"{name}={value}: must be less than or equal to {_bound(name, 'max')}, {most}")
-    if SESSION_TIMEOUT in config or HEARTBEAT_INTERVAL in config:
-        session = int(config.get(SESSION_TIMEOUT, limits.consumer_session_timeout_ms))
-        heartbeat = int(config.get(HEARTBEAT_INTERVAL, limits.consumer_heartbeat_interval_ms))
+    if _has_interval(config) and (changed is None or _has_interval(changed)):
+        session, heartbeat = _session_and_heartbeat(limits, config, bounds)
         if session <= heartbeat:
             raise Refusal(
                 ErrorCode.INVALID_CONFIG,
@@ -80,20 +84,36 @@ def check_group_config(config: Mapping[str, str], bounds: Bounds, limits: GroupL
 
 
 def configured(limits: GroupLimits, config: Mapping[str, str], bounds: Bounds) -> GroupLimits:
-    """The limits of a group with this configuration. Names that this release does not know are ignored."""
-
-    def value(name: str, default: int) -> int:
-        if name not in config:
-            return default
-        least, most = bounds.of(name)
-        return max(least, min(int(config[name]), most))
-
+    """The limits of a group with this configuration. Names that this release does not know are ignored. Where settings
+    were changed since so that members would beat less often than their sessions last, they beat three times a session.
+    """
+    session, heartbeat = _session_and_heartbeat(limits, config, bounds)
+    if _has_interval(config) and heartbeat >= session:
+        heartbeat = max(1, session // 3)
     return replace(
-        limits,
-        consumer_session_timeout_ms=value(SESSION_TIMEOUT, limits.consumer_session_timeout_ms),
-        consumer_heartbeat_interval_ms=value(HEARTBEAT_INTERVAL, limits.consumer_heartbeat_interval_ms),
-        consumer_assignment_interval_ms=value(ASSIGNMENT_INTERVAL, limits.consumer_assignment_interval_ms),
+        limits, consumer_session_timeout_ms=session, consumer_heartbeat_interval_ms=heartbeat,
+        consumer_longest_interval_ms=max(bounds.heartbeat_interval[1], limits.consumer_heartbeat_interval_ms),
+        consumer_assignment_interval_ms=_value(
+            config, bounds, ASSIGNMENT_INTERVAL, limits.consumer_assignment_interval_ms),
     )
+
+
+def _has_interval(names: Collection[str]) -> bool:
+    return SESSION_TIMEOUT in names or HEARTBEAT_INTERVAL in names
+
+
+def _session_and_heartbeat(limits: GroupLimits, config: Mapping[str, str], bounds: Bounds) -> tuple[int, int]:
+    return (
+        _value(config, bounds, SESSION_TIMEOUT, limits.consumer_session_timeout_ms),
+        _value(config, bounds, HEARTBEAT_INTERVAL, limits.consumer_heartbeat_interval_ms),
+    )
+
+
+def _value(config: Mapping[str, str], bounds: Bounds, name: str, default: int) -> int:
+    if name not in config:
+        return default
+    least, most = bounds.of(name)
+    return max(least, min(int(config[name]), most))
 
 
 def _bound(name: str, which: str) -> str:

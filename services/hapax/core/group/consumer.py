@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Final
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.assignors import ASSIGNORS, Subscriber
+from hapax.core.group.consumer_metadata import member_value, metadata_hash, subscribed_topic_names
 from hapax.core.group.consumer_requests import (
     JOIN,
     LEAVE,
@@ -29,7 +29,7 @@ from hapax.core.group.consumer_requests import (
     is_full,
     owned_partitions,
 )
-from hapax.core.group.consumer_state import ConsumerState, Draft, Subscription, subscription_of
+from hapax.core.group.consumer_state import ConsumerState, Draft, Subscription, member_bytes, subscription_of
 from hapax.core.group.deadlines import Deadline, Deadlines
 from hapax.core.group.descriptions import ConsumerDescription, DescribedConsumer
 from hapax.core.group.expressions import Questions, check_expression
@@ -62,7 +62,6 @@ from hapax.core.group.values import (
     TargetEpochRecord,
     TargetEpochValue,
     TargetRecord,
-    TopicFacts,
     Topics,
     Write,
 )
@@ -227,8 +226,10 @@ class ConsumerGroup:
     def loaded(self, now: Now) -> Outcome:
         state = self._state
         self._connections.loaded(state.members)
+        # A member may not know the group's present interval yet.
+        least_ms = 2 * self.limits.consumer_longest_interval_ms
         for member_id, value in state.members.items():
-            self._renew(member_id, value, now)
+            self._renew(member_id, value, now, least_ms)
             self._set_rebalance_timer(member_id, now)
         if state.expressions():
             self._set_regex_timer(now)
@@ -274,7 +275,7 @@ class ConsumerGroup:
         match any topic."""
         state = self._state
         if self._names is None and all(not regex or regex in state.regexes for _, regex in state.subscriptions):
-            self._names = frozenset(_names(state))
+            self._names = frozenset(subscribed_topic_names(state))
         return self._names
 
     def describe(self) -> ConsumerDescription:
@@ -355,10 +356,10 @@ class ConsumerGroup:
         owned = owned_partitions(request)
         draft = Draft(self._state)
         member_id = self._admit(draft, request, owned)
-        self._connections.note(member_id, request.connection)
         before = draft.state.current(member_id)
-        value = _member_value(request, draft.state.members.get(member_id))
+        value = member_value(request, draft.state.members.get(member_id))
         after = self._advance(draft, member_id, value, owned, topics, now)
+        self._connections.note(member_id, request.connection)
         tells = request.member_epoch == JOIN or is_full(request) or after.assigned.keys() != before.assigned.keys()
         answer = ConsumerHeartbeatAnswer(
             ErrorCode.NONE, None, member_id, after.epoch, self.limits.consumer_heartbeat_interval_ms,
@@ -378,6 +379,7 @@ class ConsumerGroup:
         if request.instance_id is not None:
             self._check_instance(request.instance_id, member_id)
         self._check_member(member_id)
+        self._connections.note(member_id, request.connection)
         draft = Draft(state)
         records: Sequence[MembershipRecord] = draft.records
         if request.member_epoch == PAUSE:
@@ -457,6 +459,7 @@ class ConsumerGroup:
         raises = state.epoch == 0 or len(state.members) < len(self._state.members)
         if value == former:
             return False, raises
+        self._check_memory(state, value, former)
         regex, former_regex = value.subscribed_regex, former.subscribed_regex if former else None
         if regex and regex != former_regex and not state.uses(regex):
             check_expression(regex)
@@ -472,7 +475,7 @@ class ConsumerGroup:
 
     def _raise_epoch(self, draft: Draft, topics: Topics) -> None:
         state = draft.state
-        value = GroupEpochValue(state.epoch + 1, _metadata_hash(state, topics))
+        value = GroupEpochValue(state.epoch + 1, metadata_hash(state, topics))
         draft.add(GroupEpochRecord(self.group_id, value))
         if not draft.state.members:
             draft.add(TargetEpochRecord(self.group_id, TargetEpochValue(value.epoch, TimestampMs(0))))
@@ -481,7 +484,7 @@ class ConsumerGroup:
         """Raises the epoch if topics of the group have changed. Called when topics of the cluster have changed, or when
         this coordinator has not compared them yet."""
         state = draft.state
-        found = _metadata_hash(state, topics)
+        found = metadata_hash(state, topics)
         if found == state.metadata_hash:
             return
         # The next run of the assignor reads the topics anyway.
@@ -564,6 +567,14 @@ class ConsumerGroup:
         if self._state.epoch == 0:
             raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {self.group_id!r}")
 
+    def _check_memory(self, state: ConsumerState, value: MemberValue, former: MemberValue | None) -> None:
+        """A member that takes no more than before stays, also where the limit was lowered."""
+        grows_by = member_bytes(value) - (0 if former is None else member_bytes(former))
+        limit = self.limits.max_metadata_bytes
+        if grows_by > 0 and state.bytes + grows_by > limit:
+            raise Refusal(
+                ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group's members would take more than {limit} bytes of memory")
+
     def _check_member(self, member_id: str) -> None:
         value = self._state.members.get(member_id)
         if value is None:
@@ -622,8 +633,8 @@ class ConsumerGroup:
 
     # --- timers ---------------------------------------------------------------------------------------------------
 
-    def _renew(self, member_id: str, value: MemberValue, now: Now) -> None:
-        session_ms = self.limits.consumer_session_timeout_ms
+    def _renew(self, member_id: str, value: MemberValue, now: Now, least_ms: int = 0) -> None:
+        session_ms = max(self.limits.consumer_session_timeout_ms, least_ms)
         if value.classic is not None:
             session_ms = value.classic.session_timeout_ms
         self._deadlines.set(Deadline(self.group_id, SESSION, member_id), Millis(now.monotonic + session_ms))
@@ -661,40 +672,3 @@ class ConsumerGroup:
         """The assignor that most members prefer, or the first configured one."""
         configured = self.limits.consumer_assignors
         return max(configured, key=lambda name: state.assignors.get(name, 0))
-
-
-def _member_value(request: ConsumerGroupHeartbeat, former: MemberValue | None) -> MemberValue:
-    """What the member says about itself. Fields that it omits have not changed."""
-    names = None if request.subscribed_names is None else tuple(sorted(set(request.subscribed_names)))
-    return MemberValue(
-        request.instance_id if request.instance_id is not None else former and former.instance_id,
-        request.rack_id if request.rack_id is not None else former and former.rack_id,
-        request.client_id,
-        request.client_host,
-        names if names is not None else former.subscribed_names if former else (),
-        (request.subscribed_regex or None) if request.subscribed_regex is not None
-        else former and former.subscribed_regex,
-        request.rebalance_timeout_ms if request.rebalance_timeout_ms != UNCHANGED
-        else former.rebalance_timeout_ms if former else 0,
-        request.server_assignor if request.server_assignor is not None else former and former.server_assignor,
-    )
-
-
-def _names(state: ConsumerState) -> set[str]:
-    names: set[str] = set()
-    for subscribed, regex in state.subscriptions:
-        names.update(subscribed)
-        if regex in state.regexes:
-            names.update(state.regexes[regex].topics)
-    return names
-
-
-def _metadata_hash(state: ConsumerState, topics: Topics) -> int:
-    """Hash of the existing topics to which the group subscribes. It is the same at every coordinator."""
-    found = (facts for facts in map(topics.topic, _names(state)) if facts is not None)
-    return sum(map(_topic_hash, found)) & 0x7FFF_FFFF_FFFF_FFFF
-
-
-def _topic_hash(facts: TopicFacts) -> int:
-    text = b"%b %d %b" % (facts.topic_id, facts.partitions, facts.name.encode(errors="replace"))
-    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big")

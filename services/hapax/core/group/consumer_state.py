@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from hapax.core.group.reconciliation import Current, Partition, current_of
+from hapax.core.group.roster import offered_bytes
 from hapax.core.group.values import (
     UNKNOWN_HASH,
     CurrentRecord,
@@ -32,6 +33,15 @@ Subscription = tuple[tuple[str, ...], str]
 
 def subscription_of(value: MemberValue) -> Subscription:
     return value.subscribed_names, value.subscribed_regex or ""
+
+
+def member_bytes(value: MemberValue) -> int:
+    """Memory of what a member has said about itself."""
+    texts = (
+        value.instance_id, value.rack_id, value.client_id, value.client_host, value.subscribed_regex,
+        value.server_assignor, *value.subscribed_names)
+    return offered_bytes(() if value.classic is None else value.classic.protocols) + sum(
+        len(text) for text in texts if text is not None)
 
 
 @dataclass(slots=True)
@@ -57,12 +67,14 @@ class ConsumerState:
     """Subscription -> number of members. Most groups have one subscription or a few."""
     assignors: dict[str, int] = field(default_factory=dict)
     """Assignor -> number of members that name it."""
+    bytes: int = 0
+    """Memory of what all members have said about themselves."""
 
     def copy(self) -> ConsumerState:
         return ConsumerState(
             self.epoch, self.metadata_hash, self.target_epoch, self.target_timestamp, dict(self.members),
             dict(self.targets), dict(self.currents), dict(self.regexes), dict(self.holders), dict(self.instances),
-            dict(self.subscriptions), dict(self.assignors),
+            dict(self.subscriptions), dict(self.assignors), self.bytes,
         )
 
     def current(self, member_id: str) -> Current:
@@ -113,6 +125,7 @@ class ConsumerState:
         member_id, value = record.member_id, record.value
         former = self.members.get(member_id)
         if former is not None:
+            self.bytes -= member_bytes(former)
             _count(self.subscriptions, subscription_of(former), -1)
             if former.server_assignor is not None:
                 _count(self.assignors, former.server_assignor, -1)
@@ -122,6 +135,7 @@ class ConsumerState:
             self.members.pop(member_id, None)
             return
         self.members[member_id] = value
+        self.bytes += member_bytes(value)
         _count(self.subscriptions, subscription_of(value), 1)
         if value.server_assignor is not None:
             _count(self.assignors, value.server_assignor, 1)

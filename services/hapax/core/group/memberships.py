@@ -399,6 +399,8 @@ class Memberships:
                 return _answer(call, request, refused.code, refused.reason)
             for record in records[1:]:
                 fresh.replay(record)
+            for member in group.members:
+                fresh.heard(member.member_id, member.connection)
         return self._replaced(
             slot, fresh, records, lambda consumer: consumer.heartbeat(call, request, self._topics, now))
 

@@ -32,6 +32,7 @@ from hapax.core.group.reconciliation import UNRELEASED, UNREVOKED
 from hapax.core.group.subscription import PROTOCOL_TYPE, Subscription, read_subscription
 from hapax.core.group.values import (
     NO_PARTITIONS,
+    SUPERSEDED_JOIN,
     CallId,
     ClassicFacade,
     ClassicGroupRecord,
@@ -72,9 +73,16 @@ class MixedGroup(ConsumerGroup):
         self._synced: dict[str, int] = {}
         """Member id -> the epoch at which it was last given its partitions."""
 
+    def heard(self, member_id: str, connection: int) -> None:
+        """Takes over, from the group's time as a classic one, over which connection a member has last joined."""
+        if connection >= 0:
+            self._connections.note(member_id, connection)
+
     # --- classic calls --------------------------------------------------------------------------------------------
 
     def join(self, call: CallId, request: JoinGroup, topics: Topics, now: Now) -> Outcome:
+        if self._connections.is_older(request.member_id, request.connection):
+            return Outcome(answers=[(call, SUPERSEDED_JOIN)])
         try:
             return self._join(call, request, topics, now)
         except Refusal as refusal:
@@ -190,6 +198,7 @@ class MixedGroup(ConsumerGroup):
             ClassicFacade(request.session_timeout_ms, request.protocols))
         owned = self._owned(member_id, subscription, topics)
         after = self._advance(draft, member_id, value, owned, topics, now)
+        self._connections.note(member_id, request.connection)
         answer = JoinAnswer(ErrorCode.NONE, member_id, after.epoch, PROTOCOL_TYPE, offer.name, NO_MEMBER)
         if draft.records:
             return self._write(UnderWay(draft.records, call, answer, compared=topics.version))

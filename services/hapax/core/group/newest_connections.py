@@ -1,16 +1,20 @@
-"""The newest connection of each member of the consumer protocol: what comes late over an older one counts for nothing.
+"""The newest connection of each member of a consumer group: what comes late over an older one counts for nothing.
 
 A full heartbeat lists what its member owned when it was *sent*, and a list without a partition confirms that the member
 has given it up. A client sends one heartbeat at a time and gives up on it by closing the connection. The request may
 still arrive after that, from the buffer of a process that stood still. By then the member may have been given a
 partition over its next connection, and told to give it up again: the late list does not have it, and would confirm a
 revocation that the member has not heard of. The partition would have two owners. In the same way a late request to
-leave would end a membership that is in use. KIP-848 has nothing in the request that tells it from a new one.
+leave would end a membership that is in use, and a late subscription would take the place of the present one. KIP-848
+has nothing in the request that tells it from a new one.
 
 So each member's heartbeats are ordered by their connections, as transactional calls are (rule 4). One that could change
 the membership and comes over an older connection is not answered, and its connection is closed. A client that still
 uses it connects again, and is heard. Java, librdkafka, franz-go and the native client send all heartbeats of a member
 over one connection at a time.
+
+A JoinGroup of a classic member in a consumer group lists its partitions too. Not every subscription tells the
+generation to which its list belongs, so these are ordered among themselves in the same way.
 
 The order is known in memory only. After a load, members that the log knows are heard over newer connections only.
 """
@@ -19,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hapax.core.group.consumer_requests import JOIN, UNCHANGED
 from hapax.core.group.values import ConsumerGroupHeartbeat
 
 
@@ -31,8 +36,15 @@ class NewestConnections:
 
     def supersede(self, request: ConsumerGroupHeartbeat) -> bool:
         """Whether the request could change its member and has come over an older connection than another request."""
-        changes = request.owned is not None or request.member_epoch < 0
-        return changes and request.connection < self._newest.get(request.member_id, request.connection)
+        changes = (
+            request.member_epoch <= JOIN or request.owned is not None or request.subscribed_names is not None
+            or request.subscribed_regex is not None or request.server_assignor is not None
+            or request.rack_id is not None or request.rebalance_timeout_ms != UNCHANGED
+        )
+        return changes and self.is_older(request.member_id, request.connection)
+
+    def is_older(self, member_id: str, connection: int) -> bool:
+        return connection < self._newest.get(member_id, connection)
 
     def note(self, member_id: str, connection: int) -> None:
         self._newest[member_id] = max(self._newest.get(member_id, connection), connection)

@@ -39,6 +39,8 @@ class Member:
     """The member's SyncGroup, which waits for the leader's."""
     new: bool = False
     """Whether it joined in this round. Then its client may not know its id yet, and cannot send heartbeats."""
+    connection: int = -1
+    """Serial of the newest connection over which it has joined; -1 if this coordinator does not know one."""
 
     def metadata(self, protocol: str | None) -> bytes:
         """The metadata of the first offer with this name; empty if there is none."""
@@ -122,6 +124,7 @@ class Roster:
         return Member(
             member_id, request.instance_id, request.client_id, request.client_host, request.session_timeout_ms,
             request.rebalance_timeout_ms, request.protocols, Deadline(self._group_id, SESSION, member_id),
+            connection=request.connection,
         )
 
     def add(self, member: Member) -> None:

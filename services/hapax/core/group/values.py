@@ -87,6 +87,8 @@ class JoinGroup:
     client_host: str
     fresh_id: str
     """A random UUID as text, for the id of a new member."""
+    connection: int = 0
+    """Serial of the connection over which it came. Serials rise with every connection of the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +214,7 @@ class ConsumerHeartbeatAnswer:
 
 
 SUPERSEDED: Final = ConsumerHeartbeatAnswer(ErrorCode.NETWORK_EXCEPTION)
+SUPERSEDED_JOIN: Final = JoinAnswer(ErrorCode.NETWORK_EXCEPTION, NO_MEMBER)
 """Not sent: the connection is closed, because the member has a newer one."""
 
 
@@ -393,6 +396,9 @@ class GroupLimits:
     """A new member's JoinGroup waits no longer than this, because its client may have given up."""
     consumer_session_timeout_ms: int = 45_000           # group.consumer.session.timeout.ms
     consumer_heartbeat_interval_ms: int = 5_000         # group.consumer.heartbeat.interval.ms
+    consumer_longest_interval_ms: int = 0
+    """The longest interval that a member may have been told before a change of its group's configuration; 0 for a group
+    without one."""
     consumer_max_size: int = 2**31 - 1                  # group.consumer.max.size
     consumer_assignors: tuple[str, ...] = ("uniform", "range")  # group.consumer.assignors
     consumer_assignment_interval_ms: int = 1_000        # group.consumer.assignment.interval.ms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from hapax.core.errors import ErrorCode, Refusal
@@ -29,17 +30,29 @@ def register(table: ApiTable, node: NodeContext) -> None:
         try:
             results = await node.administration.alter_reassignments(moves, request.timeout_ms, same_factor)
         except Refusal as refusal:
-            return _response([], refusal.code, refusal.reason)
-        return _response(results)
+            return _response(refused_all(moves, refusal), same_factor, refusal.code, refusal.reason)
+        return _response(results, same_factor)
 
     table.on(ROW, handle)
 
 
-def _response(results: list[pb.PartitionResult], code: ErrorCode = ErrorCode.NONE, reason: str = "") -> Any:
+def refused_all(
+    partitions: Sequence[pb.Reassignment | pb.PartitionOfTopic], refusal: Refusal
+) -> list[pb.PartitionResult]:
+    """A refusal of the whole call, told for each partition too, as Kafka does: some clients look only there."""
+    return [
+        pb.PartitionResult(topic=p.topic, partition=p.partition, error=refusal.code, reason=refusal.reason)
+        for p in partitions]
+
+
+def _response(
+    results: list[pb.PartitionResult], same_factor: bool, code: ErrorCode = ErrorCode.NONE, reason: str = ""
+) -> Any:
     topics: dict[str, list[Any]] = {}
     for result in results:
         topics.setdefault(result.topic, []).append(_Partition(
             partition_index=result.partition, error_code=result.error, error_message=result.reason or None))
     return AlterPartitionReassignmentsResponse(
-        throttle_time_ms=0, allow_replication_factor_change=True, error_code=code, error_message=reason or None,
+        throttle_time_ms=0, allow_replication_factor_change=not same_factor, error_code=code,
+        error_message=reason or None,
         responses=[_Topic(name=name, partitions=partitions) for name, partitions in topics.items()])

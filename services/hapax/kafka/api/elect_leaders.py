@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.kafka.api.alter_partition_reassignments import refused_all
 from hapax.kafka.context import NodeContext
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
@@ -16,8 +17,10 @@ ROW: Final = ApiRow(
 _Topic = ElectLeadersResponse.ReplicaElectionResult
 _Partition = _Topic.PartitionResult
 
+PREFERRED: Final = 0
+"""Election type: the first replica of the assignment is to lead. The only one in version 0."""
 UNCLEAN: Final = 1
-"""Election type: a replica that is not in sync may lead. Type 0 elects the preferred replica."""
+"""Election type: a replica that is not in sync may lead where no other can."""
 
 
 def register(table: ApiTable, node: NodeContext) -> None:
@@ -26,11 +29,13 @@ def register(table: ApiTable, node: NodeContext) -> None:
             pb.PartitionOfTopic(topic=topic.topic, partition=index)
             for topic in request.topic_partitions for index in topic.partitions
         ]
-        unclean = ctx.api_version >= 1 and request.election_type == UNCLEAN
+        kind = request.election_type if ctx.api_version >= 1 else PREFERRED
         try:
-            results = await node.administration.elect_leaders(partitions, unclean, request.timeout_ms)
+            if kind not in (PREFERRED, UNCLEAN):
+                raise Refusal(ErrorCode.INVALID_REQUEST, f"unknown election type {kind}")
+            results = await node.administration.elect_leaders(partitions, kind == UNCLEAN, request.timeout_ms)
         except Refusal as refusal:
-            return _response([], refusal.code)
+            return _response(refused_all(partitions or (), refusal), refusal.code)
         return _response(results)
 
     table.on(ROW, handle)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.group.values import JoinAnswer, JoinGroup, ProtocolOffer
+from hapax.core.group.values import SUPERSEDED_JOIN, JoinAnswer, JoinGroup, ProtocolOffer
 from hapax.kafka.group_calls import check_group_id, check_names, client_host, fresh_id
-from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
+from hapax.kafka.table import ApiRow, ApiTable, CloseConnection, RequestContext, Role
 from hapax.runtime.ports import Randomness
 from hapax.wire.messages import JoinGroupResponse
 from hapax.wire.reasons import with_reason
@@ -50,7 +50,8 @@ def register(table: ApiTable, random: Randomness, coordinator: JoinsGroups) -> N
                 tuple(ProtocolOffer(offer.name, offer.metadata) for offer in request.protocols),
                 request.session_timeout_ms,
                 request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms,
-                ctx.client_id or "", client_host(ctx), "" if request.member_id else fresh_id(random))
+                ctx.client_id or "", client_host(ctx), "" if request.member_id else fresh_id(random),
+                ctx.connection.serial)
             check_names(
                 join.member_id, join.instance_id, join.protocol_type, join.client_id,
                 *(offer.name for offer in join.protocols))
@@ -67,6 +68,8 @@ def refused(request: Any, version: int, code: ErrorCode) -> Any:
 
 
 def _response(answer: JoinAnswer, version: int) -> Any:
+    if answer is SUPERSEDED_JOIN:
+        raise CloseConnection("the member has joined over a newer connection")
     protocol = answer.protocol
     return JoinGroupResponse(
         throttle_time_ms=0, error_code=int(answer.error), generation_id=answer.generation,

@@ -91,6 +91,12 @@ class ProduceCall:
         """Serial number of the client's connection."""
         return self.ctx.connection.serial
 
+    @property
+    def gone(self) -> bool:
+        """The connection is closed, and the client waits for answers: it sends what it still wants again. With acks=0
+        it has closed the connection and counts on what it wrote."""
+        return self.request.acks != 0 and self.ctx.closed
+
     def settle(self, number: int, result: WriteResult) -> None:
         """`number`: index of the partition in the request."""
         self.results[number] = result

@@ -4,6 +4,7 @@ import java.util.Optional;
 import java.util.Set;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.AlterPartitionReassignmentsOptions;
 import org.apache.kafka.clients.admin.Config;
 import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.ConsumerGroupDescription;
@@ -11,6 +12,7 @@ import org.apache.kafka.clients.admin.CreateTopicsOptions;
 import org.apache.kafka.clients.admin.FeatureMetadata;
 import org.apache.kafka.clients.admin.GroupListing;
 import org.apache.kafka.clients.admin.ListOffsetsResult.ListOffsetsResultInfo;
+import org.apache.kafka.clients.admin.NewPartitionReassignment;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
@@ -26,6 +28,7 @@ import org.apache.kafka.common.ElectionType;
 import org.apache.kafka.common.GroupState;
 import org.apache.kafka.common.GroupType;
 import org.apache.kafka.common.KafkaException;
+import org.apache.kafka.common.KafkaFuture;
 import org.apache.kafka.common.TopicCollection;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.Uuid;
@@ -36,7 +39,10 @@ import org.apache.kafka.common.errors.GroupNotEmptyException;
 import org.apache.kafka.common.errors.GroupSubscribedToTopicException;
 import org.apache.kafka.common.errors.InvalidConfigurationException;
 import org.apache.kafka.common.errors.InvalidPartitionsException;
+import org.apache.kafka.common.errors.InvalidReplicaAssignmentException;
+import org.apache.kafka.common.errors.InvalidReplicationFactorException;
 import org.apache.kafka.common.errors.InvalidTopicException;
+import org.apache.kafka.common.errors.NoReassignmentInProgressException;
 import org.apache.kafka.common.errors.OffsetOutOfRangeException;
 import org.apache.kafka.common.errors.TopicExistsException;
 import org.apache.kafka.common.errors.TransactionalIdNotFoundException;
@@ -54,6 +60,7 @@ final class Admins {
         all.put("group-offsets", Admins::groupOffsets);
         all.put("records", Admins::records);
         all.put("cluster", Admins::cluster);
+        all.put("reassignments", Admins::reassignments);
         all.put("open-transactions", Admins::openTransactions);
     }
 
@@ -286,6 +293,51 @@ final class Admins {
                     admin.electLeaders(ElectionType.PREFERRED, Set.of(partition)).partitions()).get(partition);
             Cell.equal(ElectionNotNeededException.class, election.orElseThrow().getClass());
         }
+    }
+
+    /** Nothing moves: each case is refused, or asks for what is there already. */
+    static void reassignments(Cell cell) throws Exception {
+        TopicPartition partition = new TopicPartition(cell.topic(1), 0);
+        TopicPartition missing = new TopicPartition(cell.name, 9);
+        TopicPartition unknown = new TopicPartition(cell.name + "-none", 0);
+        try (Admin admin = cell.admin()) {
+            TopicDescription described = Cell.get(admin.describeTopics(List.of(cell.name)).allTopicNames()).get(cell.name);
+            List<Integer> replicas = described.partitions().get(0).replicas().stream().map(node -> node.id()).toList();
+            List<Integer> twice = List.of(replicas.get(0), replicas.get(0));
+            List<Integer> stranger = List.of(99);
+            var same = new AlterPartitionReassignmentsOptions().allowReplicationFactorChange(false);
+            Cell.get(reassigned(admin, same, partition, replicas));
+            var refused = InvalidReplicaAssignmentException.class;
+            Cell.fails(refused, () -> Cell.get(reassigned(admin, same, partition, twice)));
+            Cell.fails(refused, () -> Cell.get(reassigned(admin, same, partition, stranger)));
+            Cell.fails(UnknownTopicOrPartitionException.class, () -> Cell.get(reassigned(admin, same, missing, replicas)));
+            Cell.fails(UnknownTopicOrPartitionException.class, () -> Cell.get(reassigned(admin, same, unknown, replicas)));
+            var none = admin.alterPartitionReassignments(Map.of(partition, Optional.empty()));
+            Cell.fails(NoReassignmentInProgressException.class, () -> Cell.get(none.all()));
+            List<Integer> brokers = Cell.get(admin.describeCluster().nodes()).stream().map(node -> node.id())
+                    .filter(id -> id < 100).toList();
+            if (brokers.size() > replicas.size() || replicas.size() > 1) {
+                List<Integer> other = replicas.size() > 1 ? List.of(replicas.get(0)) : brokers.subList(0, replicas.size() + 1);
+                Cell.fails(InvalidReplicationFactorException.class, () -> Cell.get(reassigned(admin, same, partition, other)));
+            }
+            Cell.equal(Map.of(), Cell.get(admin.listPartitionReassignments(Set.of(partition)).reassignments()));
+            var elections = Cell.get(admin.electLeaders(
+                    ElectionType.UNCLEAN, Set.of(partition, missing, unknown)).partitions());
+            Cell.equal(ElectionNotNeededException.class, elections.get(partition).orElseThrow().getClass());
+            for (TopicPartition each : List.of(missing, unknown)) {
+                Cell.equal(UnknownTopicOrPartitionException.class, elections.get(each).orElseThrow().getClass());
+            }
+            for (ElectionType kind : ElectionType.values()) {
+                var all = Cell.get(admin.electLeaders(kind, null).partitions());
+                Cell.check(!all.containsKey(partition), "an election that is not needed is listed among all");
+            }
+        }
+    }
+
+    private static KafkaFuture<Void> reassigned(
+            Admin admin, AlterPartitionReassignmentsOptions options, TopicPartition partition, List<Integer> replicas) {
+        var target = Optional.of(new NewPartitionReassignment(replicas));
+        return admin.alterPartitionReassignments(Map.of(partition, target), options).all();
     }
 
     static void openTransactions(Cell cell) throws Exception {

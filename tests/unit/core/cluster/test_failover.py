@@ -190,9 +190,11 @@ def test_who_is_no_replica_any_more_is_not_fallen_back_on() -> None:
     """It removes its copy, and may be a replica again with nothing in it."""
     alone = settle(state(0), live(0))
     assert dict(alone.passed_over) == {1: 11, 2: 12}
-    ended = complete(reassign(alone, ids(0, 2)), live(0))
-    assert dict(ended.passed_over) == {2: 12}
-    again = reassign(reassign(ended, ids(0, 2, 3)), ids(0, 2))
+    joined = replace(
+        reassign(alone, ids(0, 2, 3)), isr=ids(0, 3), isr_registrations=(RegistrationEpoch(10), RegistrationEpoch(13)))
+    ended = complete(joined, live(0, 3))
+    assert ended.replicas == (0, 2, 3) and dict(ended.passed_over) == {2: 12}
+    again = reassign(reassign(ended, ids(0, 2, 3, 4)), ids(0, 2, 3))
     assert dict(again.passed_over) == {2: 12}
 
 
@@ -337,6 +339,24 @@ def test_a_reassignment_ends_once_what_it_adds_is_in_sync() -> None:
 def test_a_leader_that_stays_keeps_its_epoch() -> None:
     ended = complete(reassign(state(0), ids(0, 1)), live(0, 1, 2))
     assert (ended.replicas, ended.isr, ended.leader, ended.leader_epoch) == ((0, 1), (0, 1), 0, 5)
+
+
+def test_fewer_replicas_are_those_that_are_in_sync() -> None:
+    waits = reassign(state(0, isr=(0, 2)), ids(0, 1))
+    assert complete(waits, live(0, 1, 2)) is waits and waits.isr == (0, 2)
+    joined = replace(waits, isr=ids(0, 2, 1), isr_registrations=tuple(map(RegistrationEpoch, (10, 12, 11))))
+    assert complete(joined, live(0, 1, 2)).replicas == (0, 1)
+    swapped = replace(
+        reassign(state(0, isr=(0, 2)), ids(0, 1, 3)), isr=ids(0, 2, 3),
+        isr_registrations=tuple(map(RegistrationEpoch, (10, 12, 13))))
+    assert complete(swapped, live(0, 1, 2, 3)).replicas == (0, 1, 3), "as many as before: only what it adds counts"
+
+
+def test_a_person_elects_the_preferred_replica_while_it_is_reassigned() -> None:
+    moving = reassign(state(0), ids(1, 2, 3))
+    assert prefer(moving, live(0, 1, 2, 3)) is moving
+    asked = prefer(moving, live(0, 1, 2, 3), while_moving=True)
+    assert (asked.leader, asked.leader_epoch, asked.adding, asked.removing) == (1, 6, (3,), (0,))
 
 
 def test_the_last_in_sync_copy_is_never_removed() -> None:

@@ -40,3 +40,37 @@ def test_a_session_is_longer_than_the_heartbeats_interval(config: dict[str, str]
 def test_bounds_below_what_works_do_not_help() -> None:
     with pytest.raises(Refusal, match="greater than or equal"):
         check_group_config({SESSION: "0"}, Bounds((0, 60_000)), GroupLimits())
+
+
+def test_members_beat_within_their_session_whatever_an_operator_has_changed_since() -> None:
+    """The group's session was longer than the coordinators' interval when it was set. Members that beat less often than
+    their sessions last would lose their partitions again and again."""
+    bounds = Bounds((1_000, 60_000), (100, 60_000))
+    made = configured(GroupLimits(consumer_heartbeat_interval_ms=10_000), {SESSION: "6000"}, bounds)
+    assert (made.consumer_session_timeout_ms, made.consumer_heartbeat_interval_ms) == (6_000, 2_000)
+    made = configured(GroupLimits(), {HEARTBEAT: "50000", SESSION: "55000"}, Bounds((1_000, 9_000), (100, 60_000)))
+    assert (made.consumer_session_timeout_ms, made.consumer_heartbeat_interval_ms) == (9_000, 3_000)
+
+
+def test_a_value_outside_bounds_that_were_narrowed_later_does_not_forbid_other_changes() -> None:
+    config = {SESSION: "60000", INTERVAL: "500", "of.a.later.release": "x"}
+    narrow = Bounds(session_timeout=(45_000, 50_000))
+    check_group_config(config, narrow, GroupLimits(), changed={INTERVAL})
+    with pytest.raises(Refusal, match="less than or equal"):
+        check_group_config(config, narrow, GroupLimits(), changed={SESSION})
+    with pytest.raises(Refusal, match="Unknown group config name"):
+        check_group_config(config, narrow, GroupLimits(), changed={"of.a.later.release"})
+
+
+def test_the_session_that_applies_is_longer_than_a_new_interval() -> None:
+    config = {SESSION: "60000", HEARTBEAT: "20000"}
+    with pytest.raises(Refusal, match="must be greater than"):
+        check_group_config(config, Bounds((1_000, 20_000), (1, 60_000)), GroupLimits(), changed={HEARTBEAT})
+    with pytest.raises(Refusal, match="must be greater than"):
+        check_group_config({HEARTBEAT: "20000"}, Bounds((1_000, 20_000), (1, 60_000)), GroupLimits(
+            consumer_session_timeout_ms=20_000), changed={SESSION})  # its own session was removed
+
+
+def test_a_configured_group_may_have_told_its_members_any_interval() -> None:
+    assert configured(GroupLimits(), {SESSION: "50000"}, Bounds()).consumer_longest_interval_ms == 15_000
+    assert GroupLimits().consumer_longest_interval_ms == 0

@@ -105,3 +105,82 @@ def test_the_interval_of_assignments_may_be_the_group_s_own(world: ConsumerWorld
     world.limits = replace(world.limits, consumer_assignment_interval_ms=0)
     world.call(request("n", world.group.current("n").epoch))
     assert world.group._state.target_epoch == world.group._state.epoch
+
+
+def test_members_of_the_consumer_protocol_take_bounded_memory() -> None:
+    world = ConsumerWorld(GroupLimits(max_metadata_bytes=10_000))
+    codes = []
+    for number in range(1_000):
+        call = world.call(request(
+            f"m{number}", 0, rebalance_timeout_ms=1_000, owned=(), subscribed_names=(1_000 * "a",)))
+        codes.append(world.answers[call].error)
+    assert codes.count(ErrorCode.NONE) == len(world.group.members) == 4
+    assert set(codes) == {ErrorCode.NONE, ErrorCode.GROUP_MAX_SIZE_REACHED}
+    world.pass_time(46_000)
+    call = world.call(request("n", 0, rebalance_timeout_ms=1_000, owned=(), subscribed_names=("a",)))
+    assert world.answers[call].error is ErrorCode.NONE, "the others have expired"
+
+
+@pytest.mark.parametrize("fields", [
+    {"subscribed_names": tuple(50 * str(number) for number in range(200))}, {"subscribed_regex": 9_000 * "a"},
+    {"rack_id": 9_000 * "r"}])
+def test_a_member_that_grows_beyond_the_limit_stays_as_it_was(fields: dict[str, object]) -> None:
+    world = ConsumerWorld(GroupLimits(max_metadata_bytes=5_000))
+    world.topics.create("ab", 2)
+    joins(world, subscribed_names=("ab",))
+    call = world.call(request("m", 1, owned=None, **fields))
+    assert world.answers[call].error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert world.group.members["m"].subscribed_names == ("ab",) and world.group.epoch == 1
+    call = world.call(request("m", 1))
+    assert world.answers[call].error is ErrorCode.NONE
+
+
+def test_members_of_before_a_lower_limit_stay_and_may_take_less() -> None:
+    world = ConsumerWorld(GroupLimits())
+    joins(world, subscribed_names=("ab", "cd"))
+    world.limits = GroupLimits(max_metadata_bytes=1)
+    world.start(world.log)
+    changes(world, subscribed_names=("ab",))
+    assert world.group.members["m"].subscribed_names == ("ab",)
+
+
+def test_the_count_of_memory_follows_what_members_say() -> None:
+    world = ConsumerWorld(GroupLimits())
+    joins(world, subscribed_names=("ab", "cd"))
+    changes(world, subscribed_names=(), subscribed_regex="a.*", rack_id="r", server_assignor="range")
+    counted = world.group._state.bytes
+    assert counted == 1_000 + len("client" + "/10.0.0.1" + "a.*" + "r" + "range")
+    world.start(world.log)
+    assert world.group._state.bytes == counted
+    world.call(request("m", -1))
+    assert world.group._state.bytes == 0
+
+
+def test_a_refused_join_leaves_nothing_behind() -> None:
+    """Each attempt comes under an id of its own."""
+    world = ConsumerWorld(GroupLimits(max_metadata_bytes=5_000))
+    world.topics.create("ab", 2)
+    joins(world, subscribed_names=("ab",))
+    for number in range(20):
+        for fields in ({"subscribed_regex": "("}, {"subscribed_regex": 5_000 * "a"}):
+            call = world.call(request(f"n{number}", 0, rebalance_timeout_ms=1_000, owned=(), connection=9, **fields))
+            assert world.answers[call].error is not ErrorCode.NONE
+    assert list(world.group._connections._newest) == ["m"]
+
+
+def test_a_new_coordinator_waits_as_long_as_a_member_was_told_that_it_may_be_silent() -> None:
+    """The group's session was made shorter than its interval was before. The coordinator dies before the member's next
+    heartbeat, whose answer would have told it."""
+    world = ConsumerWorld(GroupLimits())
+    world.topics.create("ab", 2)
+    joins(world, subscribed_names=("ab",))
+    world.limits = GroupLimits(
+        consumer_session_timeout_ms=3_000, consumer_heartbeat_interval_ms=1_000, consumer_longest_interval_ms=15_000)
+    world.start(world.log)
+    world.pass_time(15_000)
+    call = world.call(request("m", 1))
+    assert world.answers[call].heartbeat_interval_ms == 1_000
+    world.pass_time(2_999)
+    assert "m" in world.group.members
+    world.pass_time(1)
+    assert "m" not in world.group.members, "now it knows the interval"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -35,6 +36,7 @@ from hapax.core.group.values import (
     LeavingMember,
     Partitions,
     ProtocolOffer,
+    Request,
     SyncAnswer,
     SyncGroup,
     Write,
@@ -64,6 +66,7 @@ class Client:
     owns: Partitions = NO_PARTITIONS
     told: Partitions = NO_PARTITIONS
     call: CallId | None = None
+    connection: int = 0
     silent: bool = False
     """It does not call any more, but still believes that it is a member."""
     stopped: bool = False
@@ -87,7 +90,8 @@ class NewClient(Client):
         if not self.joined or self.full:
             fields = {"rebalance_timeout_ms": TIMEOUT_MS, "subscribed_names": self.subscribed}
         fields["owned"] = owned_topics(self.owns) if self.joined else ()
-        self.call = world.call(request(self.name, self.epoch if self.joined else 0, **fields))
+        self.call = world.call(request(
+            self.name, self.epoch if self.joined else 0, connection=self.connection, **fields))
 
     def take(self, answer: Answer, world: MigrationWorld) -> None:
         assert isinstance(answer, ConsumerHeartbeatAnswer)
@@ -131,7 +135,7 @@ class OldClient(Client):
                 self.owns = self.told = NO_PARTITIONS
             self.call = world.call(JoinGroup(
                 9, "g", self.member_id, None, "consumer", (ProtocolOffer("sticky", self.metadata(world)),),
-                CLASSIC_SESSION_MS, TIMEOUT_MS, self.name, "/h", str(world.time)))
+                CLASSIC_SESSION_MS, TIMEOUT_MS, self.name, "/h", str(world.time), self.connection))
         elif self.phase == "sync":
             self.call = world.call(SyncGroup(
                 5, "g", self.generation, self.member_id, None, "consumer", "sticky", self.assigns(world)))
@@ -189,6 +193,21 @@ class OldClient(Client):
             self.phase = "join"
 
 
+class Delayed:
+    """The world as a connection that stands still shows it: calls are kept."""
+
+    def __init__(self, world: MigrationWorld, kept: list[Request]) -> None:
+        self._world = world
+        self._kept = kept
+
+    def call(self, request: Request) -> CallId:
+        self._kept.append(request)
+        return CallId(-1)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world, name)
+
+
 class MigrationMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -199,6 +218,8 @@ class MigrationMachine(RuleBasedStateMachine):
         self.clients: dict[int, Client] = {}
         self.gone: list[Client] = []
         self.processes = 0
+        self.connections = 0
+        self.late: list[Request] = []
         self.cooperative = True
 
     # --- members --------------------------------------------------------------------------------------------------
@@ -224,7 +245,12 @@ class MigrationMachine(RuleBasedStateMachine):
         else:
             client = NewClient(f"new{self.processes}", subscribed)
         self.clients[slot] = client
+        self.connect(client)
         client.next_call(self.world)
+
+    def connect(self, client: Client) -> None:
+        self.connections += 1
+        client.connection = self.connections
 
     @rule(times=st.integers(1, 4), slow=st.sets(slots))
     def everyone_calls(self, times: int, slow: set[int]) -> None:
@@ -263,6 +289,23 @@ class MigrationMachine(RuleBasedStateMachine):
         if client is not None and client.call is not None:
             client.call = None
             client.missed()
+            self.connect(client)
+
+    @rule(slot=slots)
+    def call_late(self, slot: int) -> None:
+        """The client gives up on a call, and on its connection, before the call arrives."""
+        client = self.clients.get(slot)
+        if client is not None and client.call is None and not client.silent:
+            client.next_call(cast(MigrationWorld, Delayed(self.world, self.late)))
+            client.call = None
+            client.missed()
+            self.connect(client)
+
+    @rule(number=st.integers(0, 9))
+    def arrive_late(self, number: int) -> None:
+        """In a group of the classic protocol, the members' clients divide the partitions, and believe late calls."""
+        if self.late and isinstance(self.world.group, MixedGroup):
+            self.world.call(self.late.pop(number % len(self.late)))
 
     @rule(slot=slots)
     def leave(self, slot: int) -> None:
@@ -316,6 +359,7 @@ class MigrationMachine(RuleBasedStateMachine):
         self.world.start(log)
         assert self.world.write is None, "a take-over alone changes nothing"
         for client in self.all_clients():
+            self.connect(client)
             if client.call is not None and client.call not in self.world.answers:
                 client.call = None
                 client.missed()
