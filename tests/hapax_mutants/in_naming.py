@@ -49,6 +49,12 @@ MUTANTS = (
         (unit("broker/test_replication.py"),),
     ),
     Mutant(
+        "a repeated write waits for newer ones", "rule 25", "broker/waiters.py",
+        "        if not self or self[-1][0] <= waiter[0]:\n",
+        "        if True:\n",
+        (unit("broker/test_replication.py"),),
+    ),
+    Mutant(
         "acks=1 waits for a replica that comes meanwhile", "rule 5", "broker/replica.py",
         "        elif not local:\n            self.waiters.append",
         "        elif not local or self.replication is None:\n            self.waiters.append",

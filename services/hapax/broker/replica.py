@@ -39,7 +39,7 @@ from hapax.codec.batch import (
 )
 from hapax.codec.control import decode_control, encode_control
 from hapax.codec.snapshot import decode_snapshot
-from hapax.core.batch import COMPRESSION_MASK, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader
+from hapax.core.batch import COMPRESSION_MASK, CONTROL, TRANSACTIONAL, BatchHeader
 from hapax.core.control import Control, Marker
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.machine import (
@@ -67,7 +67,7 @@ from hapax.runtime.settings import Settings
 
 log = telemetry.logger("partition")
 
-_PLAIN: Final = COMPRESSION_MASK & 3 | LOG_APPEND_TIME | TRANSACTIONAL
+_PLAIN: Final = COMPRESSION_MASK & 3 | TRANSACTIONAL
 """Batch attributes that need no further check. zstd has its own bit and is checked further."""
 _LEAST_RECORD_BYTES: Final = 7
 """One byte each: length, attributes, timestamp delta, offset delta, key length, value length, header count."""

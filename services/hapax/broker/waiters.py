@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import deque
+from operator import itemgetter
 from typing import Final, Protocol
 
 from hapax.core.errors import ErrorCode
 from hapax.core.partition.values import WriteResult
 
 NO_TIMEOUT_MS: Final = 2**62
+_END: Final = itemgetter(0)
 
 
 class Settles(Protocol):
@@ -72,6 +75,13 @@ class Waiters(deque[tuple[int, Settles, int, WriteResult]]):
         super().__init__()
         self._marks: list[tuple[int, int]] = []    # no deque: an empty one takes 760 bytes in each partition
         """(monotonic ms, end of the log then): a write below that end has waited since then."""
+
+    def append(self, waiter: tuple[int, Settles, int, WriteResult]) -> None:
+        """A repeated write waits for its original's end, which may lie before those of newer writes."""
+        if not self or self[-1][0] <= waiter[0]:
+            deque.append(self, waiter)
+        else:
+            self.insert(bisect_right(self, waiter[0], key=_END), waiter)
 
     def settle(self, offset: int) -> None:
         """Everything below `offset` is durable."""

@@ -83,12 +83,14 @@ def check_batch(buffer: Buffer, header: BatchHeader, position: int = 0) -> None:
 
 
 def check_client_batch(header: BatchHeader) -> None:
-    """Refuses a batch that no client may write (after `check_batch`). Raises Refusal(INVALID_RECORD or
-    UNSUPPORTED_COMPRESSION_TYPE). Source: the validation of Kafka's log for appends of client origin."""
+    """Refuses a batch that no client may write (after `check_batch`). Raises Refusal: INVALID_RECORD,
+    INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE. Source: the validation of Kafka's log for appends of clients."""
     if header.attributes & 0x20:
         raise Refusal(ErrorCode.INVALID_RECORD, "clients are not allowed to write control records")
     if header.attributes & DELETE_HORIZON:  # its tombstones would go before anybody saw them
         raise Refusal(ErrorCode.INVALID_RECORD, "clients are not allowed to set a delete horizon")
+    if header.attributes & LOG_APPEND_TIME:  # a topic without it would give out a time that no broker has set
+        raise Refusal(ErrorCode.INVALID_TIMESTAMP, "clients are not allowed to set the log-append time")
     if header.record_count <= 0:
         raise Refusal(ErrorCode.INVALID_RECORD, f"record count {header.record_count}")
     if header.last_offset_delta != header.record_count - 1:

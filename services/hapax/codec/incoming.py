@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from hapax.codec.batch import HEADER_SIZE, Buffer, assemble_batch
 from hapax.codec.raw_records import KEY, MAX_RECORDS_BYTES, TIMESTAMP_DELTA, raw_records
-from hapax.core.batch import COMPRESSION_MASK, LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader
+from hapax.core.batch import COMPRESSION_MASK, TRANSACTIONAL, BatchHeader
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.values import BadRecords, RecordError
 
@@ -87,7 +87,7 @@ def _checked(
     errors: list[RecordError] = []
     code, count = ErrorCode.INVALID_RECORD, 0
     for index, record in enumerate(records):
-        timestamp = header.max_timestamp if header.attributes & LOG_APPEND_TIME else base + record[TIMESTAMP_DELTA]
+        timestamp = base + record[TIMESTAMP_DELTA]
         if rules.keyed and record[KEY] is None:
             error = "a record of a compacted topic must have a key"
         elif timestamp != _NO_TIMESTAMP and not least <= timestamp <= most:

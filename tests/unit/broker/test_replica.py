@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
-from hapax.codec.batch import patch_append_time, read_header
+from hapax.codec.batch import CRC_START, patch_append_time, read_header
 from hapax.codec.control import encode_control
 from hapax.core.control import Marker, ShardFence
 from hapax.core.errors import ErrorCode
@@ -96,7 +97,11 @@ def relabelled(at: int, layout: str, value: int, count: int = 2) -> bytearray:
     """A batch with a header field changed, and a CRC that fits."""
     made = batch(count)
     struct.pack_into(layout, made, at, value)
-    patch_append_time(made, 5)  # computes the CRC anew
+    return with_crc(made)
+
+
+def with_crc(made: bytearray) -> bytearray:
+    struct.pack_into(">I", made, CRC_START - 4, crc32c(made[CRC_START:]))
     return made
 
 
@@ -129,8 +134,7 @@ async def test_a_count_that_lies_beyond_what_the_bytes_can_hold(harness: Harness
     made = batch(2)
     struct.pack_into(">i", made, 23, 999_999)
     struct.pack_into(">i", made, 57, 1_000_000)
-    patch_append_time(made, 5)
-    assert (await harness.produced(made)).error == ErrorCode.INVALID_RECORD
+    assert (await harness.produced(with_crc(made))).error == ErrorCode.INVALID_RECORD
 
 
 async def test_the_largest_batch_that_is_accepted(harness: Harness) -> None:
@@ -158,6 +162,13 @@ async def test_log_append_time(folder: RealDisk) -> None:
     assert header.log_append_time
     assert header.max_timestamp == 4_000_000_000_000
     assert (await harness.produced(batch(2))).error == 0
+
+
+async def test_a_client_may_not_claim_the_time_of_the_append(harness: Harness) -> None:
+    claimed = batch(2)
+    patch_append_time(claimed, 1)
+    assert (await harness.produced(claimed)).error == ErrorCode.INVALID_TIMESTAMP
+    assert not harness.log_headers()
 
 
 # --- a full or broken disk ----------------------------------------------------------------------------------------

@@ -542,6 +542,32 @@ async def test_the_producer_of_records_that_an_unclean_election_took_back_is_ref
     assert fields["unclean_election_at"] == "2026-01-01T00:00:00Z"
 
 
+async def test_a_repeated_write_is_answered_with_its_original(make: Make) -> None:
+    """Although a newer write waits longer."""
+    waiters = Waiters()
+    answered: list[int] = []
+
+    class Call(ProduceCall):
+        def settle(self, number: int, result: WriteResult) -> None:
+            answered.append(number)
+
+    def wait(end: int, number: int, timeout_ms: int = 1000) -> None:
+        call = Call(None, ProduceRequest(None, -1, timeout_ms, [], None))  # type: ignore[arg-type]
+        waiters.append((end, call, number, WriteResult(0)))
+
+    wait(5, 0)
+    wait(9, 1)
+    wait(5, 2)
+    wait(7, 3, 400)
+    waiters.settle(5)
+    assert answered == [0, 2]
+    waiters.expire(10_000, 9)
+    waiters.expire(10_400, 9)
+    assert answered == [0, 2, 3]
+    waiters.settle(9)
+    assert answered == [0, 2, 3, 1]
+
+
 async def test_a_write_waits_for_replicas_no_longer_than_its_client_wants(make: Make) -> None:
     waiters = Waiters()
     answers: list[int] = []

@@ -145,6 +145,13 @@ def test_an_unknown_compression_is_refused() -> None:
     assert refused.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
+def test_a_client_may_not_claim_the_time_of_the_append() -> None:
+    header = read_header(build())
+    with pytest.raises(Refusal) as refused:
+        check_client_batch(header._replace(attributes=LOG_APPEND_TIME))
+    assert refused.value.code == ErrorCode.INVALID_TIMESTAMP
+
+
 def test_any_damaged_byte_behind_the_prefix_is_noticed() -> None:
     batch = build()
     rng = random.Random(3)

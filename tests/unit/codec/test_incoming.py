@@ -10,7 +10,6 @@ import pytest
 from hapax.codec.batch import HEADER_SIZE, assemble_batch, check_batch, check_client_batch, read_header
 from hapax.codec.incoming import CODECS, Rules, prepared
 from hapax.codec.records import decode_batch, encode_records
-from hapax.core.batch import LOG_APPEND_TIME
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.values import BadRecords
 
@@ -79,18 +78,6 @@ def test_a_header_that_says_all_is_well_is_enough() -> None:
     assert Rules(before_ms=HOUR).concern(one_record, NOW + 1)
     assert Rules(before_ms=HOUR).concern(read_header(made((NOW, None), (NOW, None))), NOW)
     assert not Rules().concern(read_header(made((1 << 62, None))), NOW)
-
-
-def test_a_batch_whose_producer_claims_log_append_time_has_one_timestamp() -> None:
-    batch = made((NOW, b"k"), (NOW, b"k"))
-    header = read_header(batch)
-    claimed = bytes(assemble_batch(
-        batch[HEADER_SIZE:], record_count=2, attributes=LOG_APPEND_TIME, base_timestamp=NOW,
-        max_timestamp=NOW + 2 * HOUR))
-    assert header.record_count == 2
-    with pytest.raises(BadRecords) as refused:
-        looked_at(claimed, Rules(after_ms=HOUR))
-    assert len(refused.value.errors) == 2
 
 
 @EVERY_CODEC
