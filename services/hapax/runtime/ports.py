@@ -14,6 +14,7 @@ All types here are protocols: a real port pays nothing for the simulated one.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeVar
@@ -55,7 +56,7 @@ class FileRange(Protocol):
     @property
     def size(self) -> int: ...
     def read(self) -> bytes:
-        """The same bytes, for a network that cannot send from a file (the simulator; TLS later)."""
+        """The same bytes, for a network that cannot send from a file (the simulator)."""
         ...
     def release(self) -> None:
         """Called once, when sent or dropped: the segment may be deleted from now on."""
@@ -72,6 +73,8 @@ class FrameConnection(Protocol):
     """Rises with every connection this process accepts or opens: 'newest connection wins' compares it."""
     peer: str
     """`host:port`, for logs and for 'fenced by whom'."""
+    certificate: bytes
+    """DER of the certificate that the peer has proven to hold; empty: none."""
 
     def send(self, chunks: Sequence[Chunk]) -> None:
         """Queues one frame's payload (the length prefix is added here); in order, never blocks."""
@@ -103,6 +106,9 @@ class FrameHandler(Protocol):
     def on_closed(self, reason: str) -> None: ...
 
 
+HandshakeOutcome = Literal["completed", "failed", "timed out", "given up"]
+
+
 class FrameListener(Protocol):
     host: str
     port: int
@@ -123,19 +129,37 @@ class FrameLimits:
     max_receiving_bytes: int = 512 * 1024 * 1024
     """Memory of the listener for frames that have not arrived whole; beyond it the slowest one is given up."""
     write_high_water: int = 1 << 20
+    handshake_timeout_ms: int = 10_000
+    """Closes a connection whose TLS handshake is not complete after this time."""
+    max_handshakes: int = 2_000
+    """TLS handshakes in progress. With one more, the one whose peer has been silent longest is given up."""
+    max_handshakes_per_address: int = 500
+    """As `max_handshakes`, of one address (IPv6: of one /64 network)."""
+
+
+class TlsContexts(Protocol):
+    """Certificates and rules of the TLS connections of a listener or a client. After a rotation, further connections
+    get another context; open ones keep theirs."""
+
+    def context(self) -> ssl.SSLContext: ...
+    def handshake_ended(self, outcome: HandshakeOutcome) -> None:
+        """Counts a handshake."""
+        ...
 
 
 class Network(Protocol):
     async def listen(
-        self, host: str, port: int, accept: Callable[[FrameConnection], FrameHandler], limits: FrameLimits
+        self, host: str, port: int, accept: Callable[[FrameConnection], FrameHandler], limits: FrameLimits,
+        tls: TlsContexts | None = None,
     ) -> FrameListener:
-        """Port 0 picks a free one."""
+        """Port 0 picks a free one. With `tls`, `accept` is called once the handshake is complete."""
         ...
 
     async def connect(
-        self, host: str, port: int, opened: Callable[[FrameConnection], FrameHandler], limits: FrameLimits
+        self, host: str, port: int, opened: Callable[[FrameConnection], FrameHandler], limits: FrameLimits,
+        tls: TlsContexts | None = None,
     ) -> FrameConnection:
-        """Raises OSError where no process listens."""
+        """Raises OSError where no process listens, or (ssl.SSLError) the TLS handshake fails."""
         ...
 
     async def serve_rpc(
