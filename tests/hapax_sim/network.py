@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from hapax.runtime import supervision
-from hapax.runtime.ports import Chunk, FrameConnection, FrameHandler, FrameLimits, RpcError, RpcHandler, RpcPeer
+from hapax.runtime.ports import (
+    Chunk,
+    FrameConnection,
+    FrameHandler,
+    FrameLimits,
+    RpcError,
+    RpcHandler,
+    RpcPeer,
+    TlsContexts,
+)
 from hapax.runtime.rpc import HEALTH_CHECK, check_cluster
 from hapax_sim.loop import SimLoop, SimProcess
 
@@ -123,6 +132,7 @@ class _End:
     def __init__(self, world: World, process: SimProcess, peer: str, limits: FrameLimits) -> None:
         self.world, self.process, self.peer, self.limits = world, process, peer, limits
         self.serial = world.next_serial()
+        self.certificate = b""
         self.handler: FrameHandler | None = None
         self.other: _End | None = None
         self.open = True
@@ -312,7 +322,8 @@ class SimNetwork:
         self._ends: list[_End] = []
 
     async def listen(
-        self, host: str, port: int, accept: Callable[[FrameConnection], FrameHandler], limits: FrameLimits
+        self, host: str, port: int, accept: Callable[[FrameConnection], FrameHandler], limits: FrameLimits,
+        tls: TlsContexts | None = None,
     ) -> _Listener:
         listener = _Listener(self.world, self.process, port or self.world.next_port(), accept, limits)
         self.world.listeners[listener.port] = listener
@@ -320,7 +331,8 @@ class SimNetwork:
         return listener
 
     async def connect(
-        self, host: str, port: int, opened: Callable[[FrameConnection], FrameHandler], limits: FrameLimits
+        self, host: str, port: int, opened: Callable[[FrameConnection], FrameHandler], limits: FrameLimits,
+        tls: TlsContexts | None = None,
     ) -> FrameConnection:
         world = self.world
         await asyncio.sleep(world.delay())

@@ -54,10 +54,12 @@ from hapax.kafka.api import (
 from hapax.kafka.api.fetch import FetchPartition
 from hapax.kafka.node import node_table, server_limits
 from hapax.kafka.registry import register_other_roles
+from hapax.kafka.security import listener_securities
 from hapax.kafka.server import KafkaServer
 from hapax.kafka.table import ApiTable
 from hapax.log.durable import SyncFailed
 from hapax.runtime import telemetry
+from hapax.runtime.addresses import Address
 from hapax.runtime.call_listeners import CallListeners, listen_for_calls
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.handover import hand_over, partitions_finished
@@ -65,7 +67,7 @@ from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import Ports
 from hapax.runtime.producer_ids import ProducerIds
 from hapax.runtime.registration import Registration, register
-from hapax.runtime.settings import Address, Settings
+from hapax.runtime.settings import Settings
 from hapax.runtime.starting import start_node
 from hapax.wire.events import EventLog
 
@@ -134,7 +136,9 @@ class BrokerService:
             partitions=self.partitions, committer=self.committer, healing=self.healing, scrubber=self.scrubber,
             hanging=self.hanging,
         ))
-        self.server = KafkaServer(ports.network, self._table(metrics), server_limits(settings), metrics)
+        self.server = KafkaServer(
+            ports.network, self._table(metrics), server_limits(settings), metrics, listener_securities(settings),
+            ports.random)
 
     def _replica_context(self) -> ReplicaContext:
         """Made before the parts that its callbacks call."""

@@ -21,10 +21,11 @@ from typing import Final
 
 from hapax.core.types import NodeId
 from hapax.runtime import supervision, telemetry
+from hapax.runtime.addresses import Address
 from hapax.runtime.cluster import Changes, ClusterView, NodeView
 from hapax.runtime.ports import FrameConnection, FrameLimits, MetadataUnavailable, Network, Randomness, RpcError, Task
 from hapax.runtime.rpc import HEALTH_CHECK
-from hapax.runtime.settings import Address, Settings
+from hapax.runtime.settings import Settings
 from hapax.wire.peer import api_versions_question
 
 log = telemetry.logger("presence")

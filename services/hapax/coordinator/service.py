@@ -41,6 +41,7 @@ from hapax.core.types import Millis, NodeId
 from hapax.kafka.api import transaction_call
 from hapax.kafka.node import node_table, server_limits
 from hapax.kafka.registry import register_other_roles
+from hapax.kafka.security import listener_securities
 from hapax.kafka.server import KafkaServer
 from hapax.runtime import telemetry
 from hapax.runtime.call_listeners import CallListeners, listen_for_calls
@@ -90,7 +91,8 @@ class CoordinatorService:
         GroupApi(self.shards, view, ports.random).register(table)
         transaction_call.register(table, view, self.rpc.framed_handlers())
         register_other_roles(table)
-        self.server = KafkaServer(ports.network, table, server_limits(settings), metrics)
+        self.server = KafkaServer(
+            ports.network, table, server_limits(settings), metrics, listener_securities(settings), ports.random)
         self._metrics = metrics
         metrics.observe(SHARDS, self.shards.owned)
         metrics.observe(TRANSACTIONAL_IDS, self.shards.transactional_ids)

@@ -21,12 +21,18 @@ from hapax.kafka.metrics import (
     REQUEST_SECONDS,
     REQUESTS,
     REQUESTS_REFUSED,
+    TLS_DAYS_LEFT,
+    TLS_HANDSHAKES,
+    TLS_REFUSED,
+    TLS_RELOADS,
 )
+from hapax.kafka.security import OPEN, ListenerSecurity, Unauthenticated
 from hapax.kafka.table import DEFERRED, UNKNOWN_VERSION, ApiTable, CloseConnection, RequestContext
 from hapax.runtime import supervision, telemetry
+from hapax.runtime.addresses import Address
 from hapax.runtime.incidents import Incidents
-from hapax.runtime.ports import Chunk, FrameConnection, FrameLimits, FrameListener, Network
-from hapax.runtime.settings import PLAINTEXT, Address
+from hapax.runtime.ports import Chunk, FrameConnection, FrameLimits, FrameListener, Network, Randomness
+from hapax.runtime.security_settings import PLAINTEXT
 
 log = telemetry.logger("listener")
 
@@ -56,8 +62,11 @@ class KafkaServer:
 
     def __init__(
         self, network: Network, table: ApiTable, limits: ServerLimits | None = None,
-        metrics: telemetry.Metrics | None = None,
+        metrics: telemetry.Metrics | None = None, securities: Mapping[str, ListenerSecurity] | None = None,
+        random: Randomness | None = None,
     ) -> None:
+        """`securities`: of the listeners by name; OPEN for those that it does not have. `random` is needed where a
+        listener has certificates."""
         self.table = table
         self.limits = limits or ServerLimits()
         self.bytes_in_flight = 0
@@ -65,6 +74,9 @@ class KafkaServer:
         self._waiting: deque[Session] = deque()
         self._network = network
         self._listeners: list[FrameListener] = []
+        self._securities = securities or {}
+        self._random = random
+        self._reloads: list[asyncio.Future[None]] = []
         self.complain = Incidents(log, asyncio.get_running_loop().time)
         self.refused = 0
         self.stopwatch = (metrics or telemetry.Metrics()).stopwatch
@@ -73,7 +85,16 @@ class KafkaServer:
 
     async def start(self, host: str, port: int, name: str = PLAINTEXT) -> FrameListener:
         """Opens one listener; port 0 picks a free port. Raises OSError where the address is in use."""
-        listener = await self._network.listen(host, port, partial(self._accept, listener=name), self.limits.frames)
+        security = self._securities.get(name, OPEN)
+        if security.tls is None:
+            listener = await self._network.listen(host, port, partial(self._accept, listener=name), self.limits.frames)
+        else:
+            accept = partial(self._authenticate, listener=name, security=security)
+            listener = await self._network.listen(
+                host, port, accept, security.limits(self.limits.frames), tls=security.tls)
+            assert self._random is not None
+            self._reloads.append(supervision.every(
+                security.reload_interval_ms / 1000, security.tls.reload_aside, "tls-reload", self._random))
         self._listeners.append(listener)
         return listener
 
@@ -89,6 +110,7 @@ class KafkaServer:
         """Stops listening. Answers that are queued are sent first."""
         for listener in self._listeners:
             await listener.close()
+        await supervision.end(*self._reloads)
 
     def _observe(self, metrics: telemetry.Metrics) -> None:
         seconds = metrics.histograms(REQUEST_SECONDS)
@@ -101,10 +123,25 @@ class KafkaServer:
         metrics.observe(REQUESTS_REFUSED, lambda: self.refused)
         metrics.observe(CONNECTIONS, lambda: len(self.sessions))
         metrics.observe(REQUEST_BYTES_IN_FLIGHT, lambda: self.bytes_in_flight)
+        secured = [(name, each.tls) for name, each in self._securities.items() if each.tls is not None]
+        if secured:
+            metrics.observe(TLS_HANDSHAKES, lambda: [
+                ((name, outcome), count) for name, tls in secured for outcome, count in sorted(tls.outcomes.items())])
+            metrics.observe(TLS_DAYS_LEFT, lambda: [((name,), tls.days_left()) for name, tls in secured])
+            metrics.observe(TLS_REFUSED, lambda: [((name,), int(tls.refusal is not None)) for name, tls in secured])
+            metrics.observe(TLS_RELOADS, lambda: [((name,), tls.reloads) for name, tls in secured])
 
     def _accept(self, connection: FrameConnection, listener: str = PLAINTEXT) -> Session:
         session = Session(self, connection, listener)
         self.sessions.add(session)
+        return session
+
+    def _authenticate(self, connection: FrameConnection, listener: str, security: ListenerSecurity) -> Session:
+        session = self._accept(connection, listener)
+        try:
+            session.principal = security.principal_of(connection)
+        except Unauthenticated as error:
+            session.refuse("principal", str(error))
         return session
 
     def wait_for_memory(self, session: Session) -> None:
@@ -149,25 +186,25 @@ class Session:
                 body += client_size
                 client_id = str(frame[10:body], "utf-8")
         except (struct.error, UnicodeDecodeError):
-            self._refuse("header", "the request header cannot be decoded")
+            self.refuse("header", "the request header cannot be decoded")
             return
         size = len(frame)
         api = self._server.table.apis.get(key)
         if api is None:
-            self._refuse("key", f"unknown API key {key}")
+            self.refuse("key", f"unknown API key {key}")
             return
         if not api.min_version <= version <= api.max_version:
             if key != _API_VERSIONS:
-                self._refuse("version", f"{api.name} v{version} is not served")
+                self.refuse("version", f"{api.name} v{version} is not served")
                 return
             version = UNKNOWN_VERSION  # answered in version 0: a closed connection would lock the client out
         elif size > api.max_frame_bytes:
-            self._refuse("size", f"{api.name} of {size} bytes (the limit is {api.max_frame_bytes})")
+            self.refuse("size", f"{api.name} of {size} bytes (the limit is {api.max_frame_bytes})")
             return
         elif version >= api.first_flexible:
             body = body + 1 if body < size and frame[body] == 0 else _skip_tags(frame, body)
         if not 0 < body <= size:
-            self._refuse("header", "the request header is longer than its frame")
+            self.refuse("header", "the request header is longer than its frame")
             return
         api.requests += 1
         ctx = RequestContext(self, api, version, correlation_id, client_id, self._server.stopwatch())
@@ -247,7 +284,7 @@ class Session:
         defect of this program and counts as one."""
         ctx.done = True
         if isinstance(error, CloseConnection):
-            self._refuse("request", str(error))
+            self.refuse("request", str(error))
         elif not self.closed:
             supervision.FAILURES["request"] += 1
             self._server.complain("failure", "closing a connection: a request failed", exc_info=error,
@@ -315,7 +352,7 @@ class Session:
         self._server.sessions.discard(self)
         self._abandon()
 
-    def _refuse(self, kind: str, what: str) -> None:
+    def refuse(self, kind: str, what: str) -> None:
         if not self.closed:
             self._server.complain(kind, "closing a connection", reason=what, connection=self.connection.serial,
                                   peer=self.connection.peer)

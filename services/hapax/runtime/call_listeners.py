@@ -7,8 +7,9 @@ import contextlib
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from hapax.runtime.addresses import Address
 from hapax.runtime.ports import Network, RpcHandler, RpcServer
-from hapax.runtime.settings import Address, Settings
+from hapax.runtime.settings import Settings
 
 HOT: Final = frozenset({
     "/hapax.internal.v1.TxnCoordinator/VerifyPartitions",

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from hapax.runtime import telemetry
+from hapax.runtime.addresses import Address
 from hapax.runtime.ports import (
     FrameConnection,
     FrameHandler,
@@ -40,7 +41,6 @@ from hapax.runtime.rpc import (
     peer_of,
     run,
 )
-from hapax.runtime.settings import Address
 
 if TYPE_CHECKING:
     from hapax.runtime.network import TcpNetwork

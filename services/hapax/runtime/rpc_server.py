@@ -20,6 +20,7 @@ from grpc_reflection.v1alpha import reflection
 
 from hapax.rpc.gen.hapax.internal.v1 import calls_pb2
 from hapax.runtime import supervision, telemetry
+from hapax.runtime.addresses import Address
 from hapax.runtime.ports import RpcError, RpcHandler, RpcPeer
 from hapax.runtime.rpc import (
     CALLER_KEY,
@@ -35,7 +36,6 @@ from hapax.runtime.rpc import (
     run,
 )
 from hapax.runtime.rpc_stream import next_batch
-from hapax.runtime.settings import Address
 
 log = telemetry.logger("rpc")
 

@@ -25,12 +25,17 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, get_type_hints
 
 from hapax.core.cluster.topics import TOPIC_CONFIGS as KAFKA_TOPIC_CONFIGS
+from hapax.runtime.addresses import Address, parse_listeners
+from hapax.runtime.security_settings import (
+    SecuritySettings,
+    check_rules,
+    protocol_map,
+    protocols_of,
+    split_override,
+)
 from hapax.runtime.setting_types import Between, Bytes, Count, Like, MaybeMillis, Millis, Unlimited, read_value
 
 ENVIRONMENT_PREFIX: Final = "HAPAX_"
-PLAINTEXT: Final = "PLAINTEXT"
-_PROTOCOLS: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_LISTENER_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{0,30}")
 
 _NOT_SETTINGS: Final = re.compile(
     # Kubernetes describes every service to every pod; the rest are switches of the tests and of the set-up.
@@ -42,55 +47,11 @@ class SettingsError(ValueError):
     """Unknown setting or bad value; the message has one line per fault, each with the source it came from."""
 
 
-class Address(tuple[str, int]):
-    """`host:port` of a listener or an advertised address; port 0 picks a free one."""
-
-    @property
-    def host(self) -> str:
-        return self[0]
-
-    @property
-    def port(self) -> int:
-        return self[1]
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Accepts `host:port`, `[v6]:port` and Kafka's `PLAINTEXT://host:port`. Raises ValueError."""
-        protocol, separator, rest = text.strip().rpartition("://")
-        if separator and protocol.upper() != PLAINTEXT:
-            raise ValueError(f"listener protocol {protocol!r} is not supported, only PLAINTEXT")
-        host, colon, port = rest.rpartition(":")
-        if not colon or not port.isdigit() or int(port) > 65535:
-            raise ValueError(f"{text!r} is not host:port")
-        return cls((host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)))
-
-
-def parse_listeners(text: str, node_id: int = 0) -> dict[str, Address]:
-    """By name, the nodes' own first. Raises ValueError."""
-    found: dict[str, Address] = {}
-    for part in text.split(","):
-        name, separator, rest = part.strip().rpartition("://")
-        name = name.upper() if separator else PLAINTEXT
-        if name in _PROTOCOLS:
-            raise ValueError(f"listener protocol {name!r} is not supported, only PLAINTEXT")
-        if not _LISTENER_NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no name of a listener")
-        if name in found:
-            raise ValueError(f"two listeners are named {name}")
-        address, plus, _ = rest.partition("+node.id")
-        parsed = Address.parse(address)
-        found[name] = Address((parsed.host, parsed.port + node_id)) if plus else parsed
-    return found
-
-
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(SecuritySettings):
     """All settings of all services; each service reads those that concern it. Immutable.
 
     `load` checks what it reads; values given to the constructor are taken as they are.
@@ -98,6 +59,8 @@ class Settings:
 
     given: ClassVar[frozenset[str]] = frozenset()
     """The attributes that `load` found in a source, also those that were given their default."""
+    overrides: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Listener -> the attributes that it has of its own, and their values."""
 
     # --- identity and addresses ---
     node_id: Annotated[int, Between(0, 2**31 - 1)] = 0
@@ -429,6 +392,15 @@ class Settings:
         return parse_listeners(self.listeners)
 
     @property
+    def security_protocols(self) -> dict[str, str]:
+        """The security protocol of each Kafka listener, by its name."""
+        return protocols_of(self.kafka_addresses, self.listener_security_protocol_map)
+
+    def of_listener(self, name: str) -> Settings:
+        """These settings as they are for one listener."""
+        return replace(self, **self.overrides.get(name, {}))
+
+    @property
     def rpc_address(self) -> Address:
         return Address.parse(self.rpc_listen)
 
@@ -599,15 +571,18 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _validated(base: Settings, sources: Sequence[tuple[str, Mapping[str, str]]]) -> Settings:
     values: dict[str, Any] = {}
+    overrides = {name: dict(own) for name, own in base.overrides.items()}
     faults: dict[str, str] = {}
     for source, assigned in sources:
         for name, text in assigned.items():
-            field = name.replace(".", "_")
             try:
-                if name not in SETTING_NAMES:
+                listener, setting = split_override(name, _listener_names(base, sources)) or ("", name)
+                if setting not in SETTING_NAMES:
                     raise SettingsError(_unknown(name, SETTING_NAMES, source))
-                values[field] = read_value(field_types()[field], text)
-                _ADDRESSES.get(field, str)(text)
+                field = setting.replace(".", "_")
+                value = read_value(field_types()[field], text)
+                _CHECKED.get(field, str)(text)
+                (overrides.setdefault(listener, {}) if listener else values)[field] = value
                 faults.pop(name, None)
             except SettingsError as error:
                 faults[name] = str(error)
@@ -617,6 +592,13 @@ def _validated(base: Settings, sources: Sequence[tuple[str, Mapping[str, str]]])
         raise SettingsError("\n".join(faults.values()))
     made = replace(base, **values)
     object.__setattr__(made, "given", base.given | values.keys())
+    object.__setattr__(made, "overrides", overrides)
+    if unknown := set(overrides) - set(made.kafka_addresses):
+        raise SettingsError(f"listener.name.{min(unknown).lower()}: listeners names no {min(unknown)}")
+    try:
+        made.security_protocols  # noqa: B018
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
     nowhere = set(parse_listeners(made.advertised_listeners or made.listeners)) - set(made.kafka_addresses)
     if nowhere:
         raise SettingsError(f"advertised.listeners names {', '.join(sorted(nowhere))}, and listeners does not")
@@ -634,13 +616,22 @@ def _endpoints(text: str) -> None:
         Address.parse(endpoint.removeprefix("http://"))
 
 
-_ADDRESSES: Final[Mapping[str, Callable[[str], object]]] = {
+def _listener_names(base: Settings, sources: Sequence[tuple[str, Mapping[str, str]]]) -> list[str]:
+    text = next((given["listeners"] for _, given in reversed(sources) if "listeners" in given), base.listeners)
+    try:
+        return list(parse_listeners(text))
+    except ValueError:  # is said elsewhere
+        return []
+
+
+_CHECKED: Final[Mapping[str, Callable[[str], object]]] = {
     "listeners": parse_listeners, "advertised_listeners": parse_listeners, "rpc_listen": Address.parse,
     "rpc_advertised": Address.parse, "public_rpc_listen": Address.parse, "public_rpc_advertised": Address.parse,
     "frames_listen": Address.parse, "frames_advertised": Address.parse, "http_listen": Address.parse,
-    "etcd_endpoints": _endpoints, "admin_listen": Address.parse,
+    "etcd_endpoints": _endpoints, "admin_listen": Address.parse, "listener_security_protocol_map": protocol_map,
+    "ssl_principal_mapping_rules": check_rules,
 }  # fmt: skip
-"""Settings whose text must be an address."""
+"""Settings whose text must be more than its type says."""
 
 
 def _unknown(name: str, known: Iterable[str], source: str) -> str:
@@ -658,25 +649,3 @@ def _advertised(text: str | None, bound: Address) -> Address:
 def as_text(value: object) -> str:
     """The value in the form that `load` reads."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-@lru_cache(maxsize=1)
-def field_documentation() -> dict[str, str]:
-    """Attribute of `Settings` -> the string below it. Read from the source, so that a process that does not ask pays
-    nothing."""
-    import ast
-    import inspect
-    import textwrap
-
-    body = ast.parse(textwrap.dedent(inspect.getsource(Settings))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    documentation = {}
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(text, ast.Expr)
-            and isinstance(text.value, ast.Constant)
-        ):
-            documentation[field.target.id] = " ".join(str(text.value.value).split())
-    return documentation

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import lru_cache
 
 from hapax.core.cluster.topics import TOPIC_CONFIGS as KAFKA_TOPIC_CONFIGS
-from hapax.runtime.settings import TOPIC_CONFIGS, Settings, as_text, field_documentation
+from hapax.runtime.security_settings import SecuritySettings
+from hapax.runtime.settings import TOPIC_CONFIGS, Settings, as_text
 
 
 def settings_page() -> str:
@@ -28,6 +30,32 @@ def settings_page() -> str:
     without_effect = ", ".join(f"`{name}`" for name in KAFKA_TOPIC_CONFIGS if name not in TOPIC_CONFIGS)
     lines += [
         "",
+        "The settings that begin with `ssl.` may be given for one listener alone, as",
+        "`listener.name.<name in lower case>.<setting>`; then they apply there in place of the others.",
+        "",
         f"Topic configurations that are checked and kept as Kafka's, and have no effect so far: {without_effect}.",
     ]
     return "\n".join(lines) + "\n"
+
+
+@lru_cache(maxsize=1)
+def field_documentation() -> dict[str, str]:
+    """Attribute of `Settings` -> the string below it. Read from the source, so that a process that does not ask pays
+    nothing."""
+    import ast
+    import inspect
+    import textwrap
+
+    documentation = {}
+    for part in (SecuritySettings, Settings):
+        body = ast.parse(textwrap.dedent(inspect.getsource(part))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, text in zip(body.body, body.body[1:], strict=False):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+            ):
+                documentation[field.target.id] = " ".join(str(text.value.value).split())
+    return documentation

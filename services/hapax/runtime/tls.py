@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import re
 import ssl
 import tempfile
 from collections import Counter
@@ -34,6 +35,7 @@ from hapax.runtime.ports import HandshakeOutcome
 log = telemetry.logger("tls")
 
 VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_PEM: Final = re.compile(r"(-----BEGIN [A-Z0-9 ]+-----)([A-Za-z0-9+/=\s]+)(-----END [A-Z0-9 ]+-----)\s*")
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """For TLS 1.2: only forward secrecy and authenticated encryption. TLS 1.3 has nothing else."""
 
@@ -139,11 +141,14 @@ class TlsCertificates:
         log.info("new certificates are in use", listener=self.name, expires=str(self.expires))
         return True
 
-    async def keep_current(self, interval_s: float) -> None:
-        """Reads again at each interval, in a thread, until it is cancelled."""
-        while True:
-            await asyncio.sleep(interval_s)
-            await asyncio.to_thread(self.reload)
+    async def reload_aside(self) -> None:
+        """`reload` in a thread: it takes longer than the loop may be held."""
+        await asyncio.to_thread(self.reload)
+
+    def days_left(self, now: datetime | None = None) -> float:
+        """Until the first certificate of the chain expires; negative: since then."""
+        expires = self.expires
+        return 0.0 if expires is None else (expires - (now or datetime.now(UTC))).total_seconds() / 86_400
 
     def _check_unchanged_names(self, fresh: list[x509.Certificate]) -> None:
         """As Kafka: clients and ACLs know a node by its name, so a certificate of another name is a mistake."""
@@ -159,6 +164,16 @@ class TlsCertificates:
             raise TlsError(
                 f"the new certificate lacks the names {', '.join(sorted(lost))}"
                 " (ssl.allow.san.changes=true would allow it)")
+
+
+def pem_text(text: str | None) -> str:
+    """PEM from a setting, where a line break may be written `\\n` or be a space, as in Kafka's own settings."""
+    return _PEM.sub(_with_line_breaks, (text or "").replace("\\n", "\n"))
+
+
+def _with_line_breaks(found: re.Match[str]) -> str:
+    head, body, foot = found.groups()
+    return f"{head}\n" + "\n".join(body.split()) + f"\n{foot}\n"
 
 
 def read_material(options: TlsOptions) -> Material:

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from hapax.codec.metadata import NodeRecord, Role
 from hapax.core.types import NodeId
 from hapax.runtime import telemetry
+from hapax.runtime.addresses import Address
 from hapax.runtime.call_listeners import CallListeners, listen_for_calls
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.node_ids import open_ids
 from hapax.runtime.ports import Ports, RpcHandler
 from hapax.runtime.registration import Registration, register
-from hapax.runtime.settings import Address, Settings
+from hapax.runtime.settings import Settings
 from hapax.wire.events import MAX_QUEUED, EventLog
 
 

@@ -7,15 +7,8 @@ from pathlib import Path
 import pytest
 
 from hapax.core.cluster.topics import TOPIC_CONFIGS as KAFKA_TOPIC_CONFIGS
-from hapax.runtime.settings import (
-    SETTING_NAMES,
-    TOPIC_CONFIGS,
-    Address,
-    Settings,
-    SettingsError,
-    load,
-    parse_arguments,
-)
+from hapax.runtime.addresses import Address
+from hapax.runtime.settings import SETTING_NAMES, TOPIC_CONFIGS, Settings, SettingsError, load, parse_arguments
 from hapax.runtime.settings_page import settings_page
 
 
@@ -131,7 +124,7 @@ def test_each_listener_has_its_own_advertised_address() -> None:
 
 
 @pytest.mark.parametrize(("setting", "sentence"), [
-    ("listeners=SSL://:9092", "only PLAINTEXT"), ("listeners=:1,:2", "two listeners are named PLAINTEXT"),
+    ("listeners=SSL://:9092", "need PLAINTEXT"), ("listeners=:1,:2", "two listeners are named PLAINTEXT"),
     ("listeners=a b://:1", "no name of a listener"),
     ("advertised.listeners=EXTERNAL://a:1", "names EXTERNAL, and listeners does not"),
 ])

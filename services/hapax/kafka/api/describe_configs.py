@@ -21,14 +21,15 @@ from hapax.kafka.context import NodeContext
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.runtime.cluster import ClusterView, TopicView
 from hapax.runtime.ports import Network
+from hapax.runtime.security_settings import SECRETS
 from hapax.runtime.settings import (
     SETTING_NAMES,
     TOPIC_CONFIGS,
     Settings,
     as_text,
-    field_documentation,
     field_types,
 )
+from hapax.runtime.settings_page import field_documentation
 from hapax.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
 from hapax.wire.peer import Peer, PeerError
 
@@ -240,7 +241,7 @@ def _described(resource: Any, configs: dict[str, Described], request: Any) -> An
 def _config(
     name: str, described: Described, read_only: bool, synonyms: bool, documentation: dict[str, str] | None
 ) -> Any:
-    sensitive = bool(_SENSITIVE.fullmatch(name))
+    sensitive = is_secret(name)
     layers = [each._replace(value=None) for each in described.layers] if sensitive else described.layers
     text = None
     if documentation is not None:
@@ -258,10 +259,15 @@ def _synonyms(layers: Iterable[Layer]) -> list[Any]:
         if each.value is not None or each.source is not Source.DEFAULT]
 
 
+def is_secret(name: str) -> bool:
+    return name in SECRETS or _SENSITIVE.fullmatch(name) is not None
+
+
 # --- types ----------------------------------------------------------------------------------------------------------
 
 _LISTS: Final = frozenset((
-    "listeners", "advertised.listeners", "etcd.endpoints", "log.cleanup.policy", "log.dir", "group.consumer.assignors"))
+    "listeners", "advertised.listeners", "etcd.endpoints", "log.cleanup.policy", "log.dir", "group.consumer.assignors",
+    "ssl.enabled.protocols"))
 _SHORTS: Final = frozenset(("transaction.state.log.replication.factor", "offsets.topic.replication.factor"))
 _LONGS: Final = frozenset((
     "log.roll.ms", "log.retention.bytes", "log.retention.ms", "log.retention.check.interval.ms",

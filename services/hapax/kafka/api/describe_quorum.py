@@ -12,8 +12,8 @@ from typing import Any, Final
 from hapax.core.errors import ErrorCode
 from hapax.kafka.context import NodeContext
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
+from hapax.runtime.addresses import Address
 from hapax.runtime.cluster import ClusterView, NodeView
-from hapax.runtime.settings import Address
 from hapax.wire.messages import DescribeQuorumResponse
 
 ROW: Final = ApiRow(

@@ -1,0 +1,82 @@
+"""Who is at the other end: what a listener demands of its connections, and the principal that it gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hapax.codec.distinguished_names import subject_name
+from hapax.core.access.principal_rules import PrincipalRules
+from hapax.core.access.principals import ANONYMOUS, Principal, user
+from hapax.runtime.ports import FrameConnection, FrameLimits
+from hapax.runtime.security_settings import PLAINTEXT, SSL
+from hapax.runtime.settings import Settings, SettingsError
+from hapax.runtime.tls import TlsCertificates, TlsError, TlsOptions, pem_text
+
+
+class Unauthenticated(Exception):
+    """The connection must be closed; the text says why, for the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSecurity:
+    """What one listener demands."""
+
+    protocol: str = PLAINTEXT
+    tls: TlsCertificates | None = None
+    rules: PrincipalRules | None = None
+    reload_interval_ms: int = 5_000
+    handshake_timeout_ms: int = 10_000
+    max_handshakes: int = 2_000
+    max_handshakes_per_address: int = 500
+
+    def limits(self, frames: FrameLimits) -> FrameLimits:
+        """`frames`, with the limits of TLS handshakes."""
+        return replace(
+            frames, handshake_timeout_ms=self.handshake_timeout_ms, max_handshakes=self.max_handshakes,
+            max_handshakes_per_address=self.max_handshakes_per_address)
+
+    def principal_of(self, connection: FrameConnection) -> Principal:
+        """The principal of a connection that was just opened. Raises Unauthenticated."""
+        if self.rules is None or not connection.certificate:
+            return ANONYMOUS
+        try:
+            subject = subject_name(connection.certificate)
+        except ValueError as error:
+            raise Unauthenticated(f"the name in the certificate cannot be read: {error}") from None
+        name = self.rules.name_of(subject)
+        if name is None:
+            raise Unauthenticated(f"no rule of ssl.principal.mapping.rules gives a principal for {subject!r}")
+        return user(name)
+
+
+OPEN: Final = ListenerSecurity()
+
+
+def listener_securities(settings: Settings) -> Mapping[str, ListenerSecurity]:
+    """By listener. Raises SettingsError where a certificate cannot be used."""
+    return {
+        name: _tls_listener(name, settings.of_listener(name)) if protocol == SSL else OPEN
+        for name, protocol in settings.security_protocols.items()
+    }
+
+
+def _tls_listener(name: str, own: Settings) -> ListenerSecurity:
+    options = TlsOptions(
+        chain=pem_text(own.ssl_keystore_certificate_chain), key=pem_text(own.ssl_keystore_key),
+        key_password=own.ssl_key_password or "", keystore_location=own.ssl_keystore_location or "",
+        chain_location=own.ssl_certificate_location or "", key_location=own.ssl_key_location or "",
+        authorities=pem_text(own.ssl_truststore_certificates), authorities_location=own.ssl_truststore_location or "",
+        versions=tuple(each.strip() for each in own.ssl_enabled_protocols.split(",")),
+        client_auth=own.ssl_client_auth,
+        allow_dn_changes=own.ssl_allow_dn_changes, allow_san_changes=own.ssl_allow_san_changes,
+    )
+    assert own.ssl_keystore_type == own.ssl_truststore_type == "PEM"
+    try:
+        certificates = TlsCertificates(options, "server", name)
+    except TlsError as error:
+        raise SettingsError(f"listener {name}: {error}") from None
+    return ListenerSecurity(
+        SSL, certificates, PrincipalRules(own.ssl_principal_mapping_rules), own.ssl_reload_interval_ms,
+        own.ssl_handshake_timeout_ms, own.ssl_max_handshakes, own.ssl_max_handshakes_per_ip)
