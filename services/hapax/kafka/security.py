@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hapax.codec.distinguished_names import subject_name
 from hapax.core.access.principal_rules import PrincipalRules
 from hapax.core.access.principals import ANONYMOUS, Principal, user
 from hapax.runtime.ports import FrameConnection, FrameLimits
 from hapax.runtime.security_settings import PLAINTEXT, SSL
 from hapax.runtime.settings import Settings, SettingsError
-from hapax.runtime.tls import TlsCertificates, TlsError, TlsOptions, pem_text
+
+if TYPE_CHECKING:
+    from hapax.runtime.tls import TlsCertificates
+
+# What reads certificates is imported with the first listener that has TLS: 10 MB and 0.1 s that the others do not need.
 
 
 class Unauthenticated(Exception):
@@ -41,6 +44,8 @@ class ListenerSecurity:
         """The principal of a connection that was just opened. Raises Unauthenticated."""
         if self.rules is None or not connection.certificate:
             return ANONYMOUS
+        from hapax.codec.distinguished_names import subject_name
+
         try:
             subject = subject_name(connection.certificate)
         except ValueError as error:
@@ -63,6 +68,8 @@ def listener_securities(settings: Settings) -> Mapping[str, ListenerSecurity]:
 
 
 def _tls_listener(name: str, own: Settings) -> ListenerSecurity:
+    from hapax.runtime.tls import TlsCertificates, TlsError, TlsOptions, pem_text
+
     options = TlsOptions(
         chain=pem_text(own.ssl_keystore_certificate_chain), key=pem_text(own.ssl_keystore_key),
         key_password=own.ssl_key_password or "", keystore_location=own.ssl_keystore_location or "",
