@@ -3,9 +3,21 @@
 # ruff: noqa: E501 (it quotes code that is as long as it is)
 from __future__ import annotations
 
-from hapax_mutants.mutant import Mutant, unit
+from hapax_mutants.mutant import SCENARIOS, Mutant, unit
 
 MUTANTS = (
+    Mutant(
+        "a refused write does not say who fenced its producer", "an error says what is known", "broker/fenced_by.py",
+        "        return response.reason if response.error in _FENCED else \"\"\n",
+        "        return \"\"\n",
+        (unit("broker/test_fenced_by.py"),),
+    ),
+    Mutant(
+        "a fenced static member is not told by whom", "an error says what is known", "core/group/rounds.py",
+        "        if code is not ErrorCode.FENCED_INSTANCE_ID or holder is None:\n",
+        "        if True:\n",
+        (SCENARIOS,),
+    ),
     Mutant(
         "a lease's name that counts records is forgotten", "rule 8: 0 means that nothing was written", "core/producer/leases.py",
         "        lease.rests and not lease.counted and not any(lease.carried.values())\n",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -102,8 +103,11 @@ class TestOnHapax(NativeSuite):
             zombie.begin()
             await zombie.send_and_wait(topic, b"x")
             async with on.producer(transactional_id=name, client_id="successor"):
-                with pytest.raises((AbortableError, FencedError)):
+                with pytest.raises((AbortableError, FencedError)) as refused:
                     await zombie.send_and_wait(topic, b"y")
+                assert re.search(
+                    r"epoch 0 was fenced by epoch \d+ at offset \d+; .* was initialised again at \S+ by successor from",
+                    str(refused.value)), "its partition, too, says who"
                 with pytest.raises(FencedError) as fenced:
                     await zombie.abort()
         assert fenced.value.by == "successor"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import uuid
 from collections import Counter
@@ -266,6 +267,8 @@ def test_static_members(cluster_factory: ClusterFactory, members: list[Member], 
         assert isinstance(fenced.failure, FencedError)
         assert "'g'" in str(fenced.failure) and "'i1'" in str(fenced.failure)
         assert "give it a group.instance.id of its own" in str(fenced.failure)
+        assert re.search(r"was taken by '[^']+' from 127\.0\.0\.1, as member 'i1-", str(fenced.failure))
+        assert fenced.failure.by and fenced.failure.where == "127.0.0.1"
 
 
 def test_a_pattern_finds_new_topics(cluster_factory: ClusterFactory, protocol: str) -> None:

@@ -46,23 +46,24 @@ class ParkedWrites:
     """The parked writes, and what only the leader learns about their producers."""
 
     __slots__ = (
-        "_append", "_ask", "_partition", "_refused", "_shard_epochs", "_superseded", "_verification", "fencing",
+        "_append", "_ask", "_partition", "_refuse", "_shard_epochs", "_superseded", "_verification", "fencing",
         "holds", "transactional_ids", "under_way",
     )  # fmt: skip
 
     def __init__(
         self, partition: WritablePartition, shard_epochs: ShardEpochs, *, ask: Callable[[Question], None],
         append: Callable[[ParkedWrite], BatchHeader],
-        refused: Callable[[memoryview | bytearray, Refusal, Settles], WriteResult], superseded: Callable[[], None],
+        refuse: Callable[[memoryview | bytearray, Refusal, Settles, int, str], None], superseded: Callable[[], None],
     ) -> None:
         """`ask` sends a question to the coordinator; its answer comes to `answered`. `append` checks and appends a
-        verified write, and raises Refusal. `refused` reports a refusal, and returns its result. `superseded`: a write
-        was dropped because its producer has a newer connection."""
+        verified write, and raises Refusal. `refuse` reports a refusal, and settles the write, which has a number
+        in its call and a transactional id. `superseded`: a write was dropped because its producer has a newer
+        connection."""
         self._partition = partition
         self._shard_epochs = shard_epochs
         self._ask = ask
         self._append = append
-        self._refused = refused
+        self._refuse = refuse
         self._superseded = superseded
         self._verification: Verification[ParkedWrite] = Verification(self._shard_epochs, self._decided)
         self.holds = self._verification.holds
@@ -127,7 +128,7 @@ class ParkedWrites:
         """The coordinator's answer to a question, or that none came."""
         outcome = self._verification.answer(answer)
         for parked, refusal in outcome.refused:
-            self._refuse(parked, refusal)
+            self._not_verified(parked, refusal)
         for parked in outcome.verified:
             self._release(parked, outcome)
         if outcome.question is not None:
@@ -142,7 +143,7 @@ class ParkedWrites:
         """A control record was appended and replayed."""
         if isinstance(control, Marker):
             for parked, refusal in self._verification.marked(control):
-                self._refuse(parked, refusal)
+                self._not_verified(parked, refusal)
             self.transactional_ids.pop(control.producer_id, None)  # a parked write brings its own transactional id
         elif isinstance(control, ShardFence):
             self._fenced(control.shard_epoch)
@@ -166,7 +167,7 @@ class ParkedWrites:
         try:
             header = self._append(parked)
         except Refusal as refusal:
-            parked.call.settle(parked.number, self._refused(memoryview(parked.batch), refusal, parked.call))
+            self._refuse(memoryview(parked.batch), refusal, parked.call, parked.number, parked.transactional_id)
             return
         if self._partition.machine.name_transaction(header.producer_id, outcome.serial):
             self.transactional_ids[header.producer_id] = parked.transactional_id
@@ -180,6 +181,6 @@ class ParkedWrites:
         return self.fencing.gave_way(
             parked.transactional_id, ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch), connection)
 
-    def _refuse(self, parked: ParkedWrite, refusal: Refusal) -> None:
+    def _not_verified(self, parked: ParkedWrite, refusal: Refusal) -> None:
         self._partition.machine.note_refused(read_header(parked.batch))
-        parked.call.settle(parked.number, self._refused(parked.batch, refusal, parked.call))
+        self._refuse(parked.batch, refusal, parked.call, parked.number, parked.transactional_id)

@@ -95,7 +95,7 @@ class Replica:
         self.machine: PartitionMachine
         self.log: SegmentLog
         self.parked = ParkedWrites(
-            self, context.shard_epochs, ask=self._ask, append=self._append_verified, refused=self.refused,
+            self, context.shard_epochs, ask=self._ask, append=self._append_verified, refuse=self.refuse,
             superseded=self._superseded,
         )
         self.replication: Replication | None = None
@@ -316,7 +316,7 @@ class Replica:
             else:
                 self.carry_out(decision, batch, header, call, number, local)
         except Refusal as refusal:
-            call.settle(number, self.refused(batch, refusal, call))
+            self.refuse(batch, refusal, call, number, transactional_id)
 
     def admit(self, write: ParkedWrite, bad: Refusal | None) -> None:
         """A client's batch comes out of the intake, and is judged as if it came now. `bad`: what is wrong with its
@@ -341,7 +341,7 @@ class Replica:
             else:
                 self.carry_out(decision, view, header, call, number, local)
         except Refusal as refusal:
-            call.settle(number, self.refused(view, refusal, call))
+            self.refuse(view, refusal, call, number, transactional_id)
 
     def _check_client_write(self, header: BatchHeader, local: bool) -> None:
         """What was checked when the write came and may have changed since. Raises Refusal."""
@@ -483,6 +483,11 @@ class Replica:
             self.log.write_leader_epochs(self.machine.leader_epochs.entries())
         except OSError as error:  # the log contains the epoch too, and the next checkpoint writes the file
             log.warning("the leader-epoch checkpoint was not written", partition=self.name, error=error)
+
+    def refuse(
+        self, batch: memoryview | bytearray, refusal: Refusal, call: Settles, number: int, transactional_id: str
+    ) -> None:
+        self.context.settle_refused(call, number, self.refused(batch, refusal, call), refusal, transactional_id)
 
     def refused(self, batch: memoryview | bytearray, refusal: Refusal, call: Settles) -> WriteResult:
         self.context.refused(self, batch, refusal, call)

@@ -14,6 +14,7 @@ from hapax.broker.intake import LOOKS_AT_ONCE
 from hapax.broker.storage import StorageGuard
 from hapax.broker.waiters import Settles
 from hapax.core.errors import Refusal
+from hapax.core.partition.values import WriteResult
 from hapax.core.partition.verification import Question, ShardEpochs
 from hapax.log.segment import Segment
 from hapax.log.soundness import Damage
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 def _nothing(*_: object) -> None:
     """A callback that a broker's part does not need."""
+
+
+def _settle(call: Settles, number: int, result: WriteResult, *_: object) -> None:
+    call.settle(number, result)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,8 @@ class ReplicaContext:
     in memory."""
     superseded: Callable[[], None] = _nothing
     """Called for each parked write that was dropped because its producer has a newer connection."""
+    settle_refused: Callable[[Settles, int, WriteResult, Refusal, str], None] = _settle
+    """Settles a refused write of this transactional id; if its producer is fenced, with who fenced it."""
     unreadable: Callable[[Replica, int, Refusal], None] = _nothing
     """Called with the offset of each client's batch whose records cannot be read."""
     intake_gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LOOKS_AT_ONCE))

@@ -9,6 +9,7 @@ from typing import Final
 
 from hapax.broker.commit import Committer
 from hapax.broker.copying import LostRange
+from hapax.broker.fenced_by import FencedBy
 from hapax.broker.fetch import FetchService
 from hapax.broker.fetcher import FetcherContext, Fetchers
 from hapax.broker.followers import Followers
@@ -98,6 +99,7 @@ class BrokerService:
         self._calls: CallListeners | None = None
         self.node_id = NodeId(settings.node_id)
         self.verifier = Verifier(ports.network, view)
+        self.fenced_by = FencedBy(ports.network, view)
         self.storage = StorageGuard(ports.disk, ports.random, self._stand)
         self.committer = Committer(ports.disk, self._fatal, self.storage.slow, settings.log_flush_slow_ms / 1000)
         self._snapshots = SnapshotSource(ports.network, view)
@@ -147,6 +149,7 @@ class BrokerService:
         return ReplicaContext(
             disk=ports.disk, clock=ports.clock, committer=self.committer, storage=self.storage,
             shard_epochs=ShardEpochs(), ask=self.verifier.ask, refused=self._refused, node_id=self.node_id,
+            settle_refused=self.fenced_by.settle,
             reconsider=lambda replica: self.partitions.in_sync.reconsider(replica),
             damaged=lambda replica, damage: self.healing.found(replica, damage),
             mislisted=lambda replica, segment, count: self.healing.mislisted(replica, segment, count),
@@ -338,6 +341,7 @@ class BrokerService:
     async def close(self) -> None:
         await self._close_background_tasks()
         await self.verifier.close()
+        await self.fenced_by.close()
         await self.producer_ids.close()
         if not self._drained:
             await self.partitions.abandon()

@@ -227,7 +227,7 @@ class ClassicMembership(Membership):
         elif code in COORDINATOR_AWAY:
             self._back_off(now)
         elif code != ErrorCode.NONE:
-            self._fail(code, None, self._generation >= 0)
+            self._fail(code, answer.reason or None, self._generation >= 0)
         else:
             self._succeeded(now)
             self._member_id, self._generation, self._protocol = answer.member_id, answer.generation, answer.protocol
@@ -284,7 +284,7 @@ class ClassicMembership(Membership):
         elif code == ErrorCode.FENCED_INSTANCE_ID and self._was_forgotten():
             self._lose(now)
         elif code != ErrorCode.NONE:
-            self._fail(code, None, True)
+            self._fail(code, answer.reason or None, True)
         else:
             self._succeeded(now)
             self._known_id, self._renamed = self._member_id, False
@@ -324,7 +324,7 @@ class ClassicMembership(Membership):
         elif code == ErrorCode.FENCED_INSTANCE_ID and self._was_forgotten():
             self._lose(now)
         elif code == ErrorCode.FENCED_INSTANCE_ID or self._round == 0:
-            self._fail(code, None, True)
+            self._fail(code, answer.reason or None, True)
 
     def _was_forgotten(self) -> bool:
         """After a failover, the coordinator knows a static member by its former id until the first assignment under the

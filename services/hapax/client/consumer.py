@@ -428,7 +428,8 @@ class Consumer(Connected):
                     with_epoch=member.of_consumer_protocol)
             except HapaxError as error:
                 if error.code == ErrorCode.FENCED_INSTANCE_ID:
-                    raise group_error(group, error.code, None, who.instance_id) from error
+                    _, _, said = error.message.partition("FENCED_INSTANCE_ID: ")
+                    raise group_error(group, error.code, said or None, who.instance_id) from error
                 if error.code not in _NOT_A_MEMBER:
                     raise
                 if await member.ask_again(who):

@@ -100,10 +100,11 @@ class FencedError(HapaxError):
 
 
 # The wording of Hapax's services: "... was initialised again at 2026-01-02T03:04:05.678+00:00 by NAME from HOST:PORT",
-# "lease 'x' was taken over by 'NAME' at 1767323045678 (ms since the epoch)".
+# "lease 'x' was taken over by 'NAME' at 1767323045678 (ms since the epoch)", "instance id 'x' was taken by 'NAME' from
+# ADDRESS, as member 'y'".
 _BY = re.compile(r"\bby (?!epoch\b|a client without)(?:'([^']*)'|(\S+))")
 _WHEN = re.compile(r"\bat (\d{4}-\d\d-\d\dT[\d:.]+\+00:00|\d{12,})")
-_WHERE = re.compile(r"\bfrom (\S+:\d+)")
+_WHERE = re.compile(r"\bfrom (\S+:\d+|\d+(?:\.\d+){3})")
 
 
 def _milliseconds(iso: str) -> int:

@@ -10,6 +10,7 @@ from hapax.client.settings import Options
 from hapax.core.group.subscription import PROTOCOL_TYPE
 from hapax.wire import messages
 from hapax.wire.peer import Capabilities
+from hapax.wire.reasons import reason_of
 
 _FEATURE: Final = "group.version"
 _MEMBERS_MAKE_THEIR_IDS: Final = 1
@@ -90,7 +91,8 @@ def decode(call: m.Call, response: Any) -> m.Answer:
         return m.Joined(
             response.error_code, response.member_id, response.generation_id, response.protocol_name or "",
             response.leader, bool(response.skip_assignment),
-            tuple((each.member_id, each.group_instance_id, bytes(each.metadata)) for each in response.members))
+            tuple((each.member_id, each.group_instance_id, bytes(each.metadata)) for each in response.members),
+            reason_of(response))
     if isinstance(call, m.Sync):
-        return m.Synced(response.error_code, bytes(response.assignment or b""))
-    return m.Beaten(response.error_code)
+        return m.Synced(response.error_code, bytes(response.assignment or b""), reason_of(response))
+    return m.Beaten(response.error_code, reason_of(response))

@@ -15,6 +15,7 @@ from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.runtime.ports import RpcError
 from hapax.wire import messages
+from hapax.wire.reasons import reason_of
 
 _SERVICE: Final = "/hapax.v1.Groups/"
 _DESCRIBE_SHARDS: Final = "/hapax.v1.Shards/DescribeShards"
@@ -298,15 +299,16 @@ async def commit_once(
         for p in topic.partitions:
             if p.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
                 cluster.refresh_soon()  # so that the next attempt knows which positions belong to a former topic
-            check_group(cluster, group, p.error_code, f"committing {name}-{p.partition_index}")
+            check_group(cluster, group, p.error_code, f"committing {name}-{p.partition_index}", reason_of(response))
 
 
-def check_group(cluster: ClusterClient, group: str, code: int, what: str) -> None:
-    """Raises HapaxError for an error code. If the coordinator has moved, the next call looks it up again."""
+def check_group(cluster: ClusterClient, group: str, code: int, what: str, reason: str = "") -> None:
+    """Raises HapaxError for an error code. `reason`: the coordinator's. If the coordinator has moved, the next call
+    looks it up again."""
     if code:
         if code in _LOOK_AGAIN:
             cluster.forget_coordinator("group", group)
-        raise from_code(code, what)
+        raise from_code(code, what, reason)
 
 
 # --- where to put a group ---------------------------------------------------------------------------------------------

@@ -124,15 +124,19 @@ class Joined(NamedTuple):
     skip_assignment: bool = False
     members: tuple[tuple[str, str | None, bytes], ...] = ()
     """(member id, instance id, subscription). Only the leader gets them."""
+    reason: str = ""
+    """What the coordinator says of an error beside its code, such as who fenced the member. So below."""
 
 
 class Synced(NamedTuple):
     error: int
     assignment: bytes = b""
+    reason: str = ""
 
 
 class Beaten(NamedTuple):
     error: int
+    reason: str = ""
 
 
 class Described(NamedTuple):

@@ -1,7 +1,7 @@
 """The reason of a coordinator's refusal: a tagged field of the answer, in addition to Kafka's error code.
 
-Kafka's transaction calls answer with a code only. Hapax adds one sentence (UTF-8, tag 10002 at the top level), such as
-who fenced the caller, when and from where. Other clients skip unknown tags.
+Kafka's calls of transactions, offsets and classic groups answer with a code only. Hapax adds one sentence (UTF-8, tag
+10002 at the top level), such as who fenced the caller, when and from where. Other clients skip unknown tags.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ _LONGEST: Final = 500
 
 def with_reason(response: Any, refusal: Refusal) -> Any:
     """Adds the refusal's reason to the response. It is written in flexible versions only."""
-    if refusal.reason:
-        set_unknown_tag(response, REASON_TAG, refusal.reason[:_LONGEST].encode())
+    return with_text(response, refusal.reason)
+
+
+def with_text(response: Any, reason: str) -> Any:
+    if reason:
+        set_unknown_tag(response, REASON_TAG, reason[:_LONGEST].encode(errors="replace"))
     return response
 
 

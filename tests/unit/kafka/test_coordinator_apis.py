@@ -41,6 +41,7 @@ from hapax.kafka.registry import all_apis
 from hapax.kafka.table import ApiTable
 from hapax.wire import messages
 from hapax.wire.peer import LEADER_ONLY_TAG
+from hapax.wire.reasons import reason_of
 
 TOPIC_ID = UUID("6b1d7f7e-2f5a-4d3e-9a53-0a5f4c3b2a19")
 
@@ -66,7 +67,7 @@ class Coordinator:
     def note(self, *asked: Any) -> None:
         self.asked.append(asked)
         if self.refusal is not None:
-            raise Refusal(self.refusal)
+            raise Refusal(self.refusal, "fenced by whom")
 
     def caller(self, ctx: Any) -> Caller:
         return CALLER
@@ -208,6 +209,7 @@ async def test_add_partitions_to_txn(version: int) -> None:
     results = (refused.results_by_topic_v3_and_below if version < 4
                else refused.results_by_transaction[0].topic_results)
     assert set(_codes(results).values()) == {ErrorCode.PRODUCER_FENCED}
+    assert reason_of(refused) == ("fenced by whom" if version >= 3 else "")
 
 
 def _codes(results: Any) -> dict[tuple[str, int], int]:
@@ -283,6 +285,9 @@ async def test_offset_commit(version: int) -> None:
     assert [p.error_code for p in response.topics[0].partitions] == [0, 12]
     if version >= 10:
         assert response.topics[0].topic_id == TOPIC_ID
+    refused = await call(Coordinator(ErrorCode.FENCED_INSTANCE_ID), offset_commit, version, request)
+    assert [p.error_code for p in refused.topics[0].partitions] == [82, 82]
+    assert reason_of(refused) == ("fenced by whom" if version >= 8 else "")
 
 
 @every_version(offset_fetch)

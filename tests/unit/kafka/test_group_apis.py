@@ -228,6 +228,18 @@ async def test_a_sync_that_the_shard_refuses(version: int) -> None:
     assert (response.error_code, response.assignment, response.protocol_name) == (16, b"", None)
 
 
+@pytest.mark.parametrize("api, request_, answer", [
+    (join_group, join_request(), JoinAnswer(ErrorCode.FENCED_INSTANCE_ID, "m-1", reason="by whom")),
+    (sync_group, sync_request(), SyncAnswer(ErrorCode.FENCED_INSTANCE_ID, reason="by whom")),
+    (heartbeat, messages.HeartbeatRequest(
+        group_id="g", generation_id=4, member_id="m-1", group_instance_id="i-1"),
+     HeartbeatAnswer(ErrorCode.FENCED_INSTANCE_ID, "by whom")),
+], ids=["join", "sync", "heartbeat"])
+async def test_a_fenced_member_is_told_by_whom(api: Any, request_: Any, answer: Any) -> None:
+    _, response = await call(api, api.ROW.versions[1], request_, answer)
+    assert (response.error_code, reason_of(response)) == (ErrorCode.FENCED_INSTANCE_ID, "by whom")
+
+
 @every_version(heartbeat)
 async def test_heartbeat(version: int) -> None:
     request = messages.HeartbeatRequest(group_id="g", generation_id=4, member_id="m-1", group_instance_id="i-1")

@@ -26,7 +26,7 @@ from typing import Final
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.deadlines import Deadline, Deadlines
 from hapax.core.group.descriptions import ClassicDescription, DescribedClassicMember
-from hapax.core.group.refusals import APPEND_REFUSALS
+from hapax.core.group.refusals import APPEND_REFUSALS, joined_again
 from hapax.core.group.roster import SESSION, Member, member_value
 from hapax.core.group.rounds import (
     ASSIGNMENTS,
@@ -106,7 +106,7 @@ class ClassicGroup(Rounds):
         outcome = Outcome()
         code = self._sync_error(request)
         if code is not ErrorCode.NONE:
-            outcome.answers.append((call, SyncAnswer(code)))
+            outcome.answers.append((call, SyncAnswer(code, reason=self._reason(code, request.instance_id))))
             return outcome
         member = self._roster.get(request.member_id)
         assert member is not None
@@ -136,7 +136,9 @@ class ClassicGroup(Rounds):
                 self._renew(member, now)
                 if self._state is ClassicState.PREPARING:
                     code = ErrorCode.REBALANCE_IN_PROGRESS
-        return Outcome([(call, _BEAT if code is ErrorCode.NONE else HeartbeatAnswer(code))])
+        if code is ErrorCode.NONE:
+            return Outcome([(call, _BEAT)])
+        return Outcome([(call, HeartbeatAnswer(code, self._reason(code, request.instance_id)))])
 
     def leave(self, call: CallId, request: LeaveGroup, now: Now) -> Outcome:
         """Removes each member by itself; afterwards at most one round begins."""
@@ -173,7 +175,7 @@ class ClassicGroup(Rounds):
         member = self._roster.get(member_id)
         code = self._member_error(member, instance_id)
         if code is ErrorCode.FENCED_INSTANCE_ID:
-            raise Refusal(code, f"{instance_id!r} has joined again in the meantime")
+            raise Refusal(code, self._reason(code, instance_id))
         if code is not ErrorCode.NONE:
             raise Refusal(code, f"{member_id!r} is not a member of the group")
         assert member is not None
@@ -402,7 +404,7 @@ class ClassicGroup(Rounds):
         else:
             code = self._member_error(member, instance_id)
             if code is not ErrorCode.NONE:
-                refuse_join(call, code, member_id, outcome)
+                refuse_join(call, code, member_id, outcome, self._reason(code, instance_id))
             else:
                 assert member is not None
                 self._rejoin(member, call, request, now, outcome)
@@ -452,10 +454,11 @@ class ClassicGroup(Rounds):
             unsynced = former.member_id in roster.unsynced
             self._write(value, Replaced(call, request, fresh_id, roster.leader, unsynced), outcome)
             return
+        told = joined_again(str(member.instance_id), member.member_id, member.client_id, member.client_host)
         if former.joining is not None:
-            refuse_join(former.joining, ErrorCode.FENCED_INSTANCE_ID, former.member_id, outcome)
+            refuse_join(former.joining, ErrorCode.FENCED_INSTANCE_ID, former.member_id, outcome, told)
         if former.syncing is not None:
-            outcome.answers.append((former.syncing, SyncAnswer(ErrorCode.FENCED_INSTANCE_ID)))
+            outcome.answers.append((former.syncing, SyncAnswer(ErrorCode.FENCED_INSTANCE_ID, reason=told)))
         roster.replace(former, member)
         self._deadlines.clear(former.session)
         self._wait(member, call, outcome)

@@ -37,7 +37,7 @@ from hapax.core.group.migration import downgraded
 from hapax.core.group.newest_connections import NewestConnections
 from hapax.core.group.offsets import NO_MEMBER
 from hapax.core.group.reconciliation import STABLE, UNREVOKED, Current, Goal, reconcile
-from hapax.core.group.refusals import instead_of
+from hapax.core.group.refusals import by_client, instead_of, joined_again
 from hapax.core.group.values import (
     NO_PARTITIONS,
     SUPERSEDED,
@@ -420,10 +420,12 @@ class ConsumerGroup:
         elif instance_id is not None:
             former = state.instances.get(instance_id)
             if former is not None and former != member_id:
-                if state.current(former).epoch != PAUSE and state.members[former].classic is None:
+                value = state.members[former]
+                if state.current(former).epoch != PAUSE and value.classic is None:
                     raise Refusal(
                         ErrorCode.UNRELEASED_INSTANCE_ID,
-                        f"{former!r} still has this instance id in the group")
+                        f"the instance id is still held {by_client(value.client_id, value.client_host)}, as member "
+                        f"{former!r}")
                 self._take_over(draft, member_id, former)
         return member_id
 
@@ -587,7 +589,9 @@ class ConsumerGroup:
         if holder is None:
             raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"no member has the instance id {instance_id!r}")
         if holder != member_id:
-            raise Refusal(ErrorCode.FENCED_INSTANCE_ID, f"{holder!r} has joined with this instance id in the meantime")
+            value = self._state.members[holder]
+            raise Refusal(
+                ErrorCode.FENCED_INSTANCE_ID, joined_again(instance_id, holder, value.client_id, value.client_host))
 
     def _check_epoch(self, member_id: str, epoch: int, owned: Partitions | None) -> None:
         self._check_member(member_id)

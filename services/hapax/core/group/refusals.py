@@ -35,14 +35,25 @@ APPEND_REFUSALS: Final = {
 def refusal(request: Request, code: ErrorCode, message: str | None = None) -> Answer:
     """The answer that refuses the whole call."""
     if isinstance(request, JoinGroup):
-        return JoinAnswer(code, request.member_id)
+        return JoinAnswer(code, request.member_id, reason=message or "")
     if isinstance(request, SyncGroup):
-        return SyncAnswer(code)
+        return SyncAnswer(code, reason=message or "")
     if isinstance(request, Heartbeat):
-        return HeartbeatAnswer(code)
+        return HeartbeatAnswer(code, message or "")
     if isinstance(request, LeaveGroup):
         return LeaveAnswer(code)
     return ConsumerHeartbeatAnswer(code, message, request.member_id)
+
+
+def joined_again(instance_id: str, member_id: str, client_id: str, client_host: str) -> str:
+    """By whom a static member was fenced."""
+    return f"instance id {instance_id!r} was taken {by_client(client_id, client_host)}, as member {member_id!r}"
+
+
+def by_client(client_id: str, client_host: str) -> str:
+    """In the words of other fencings, so that clients find the names. `client_host` is as Kafka describes it, with a
+    slash before the address."""
+    return f"by {client_id!r} from {client_host.removeprefix('/')}"
 
 
 def instead_of(answer: Answer, append_error: ErrorCode) -> Answer:

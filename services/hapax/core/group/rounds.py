@@ -14,6 +14,7 @@ from typing import Final
 
 from hapax.core.errors import ErrorCode
 from hapax.core.group.deadlines import Deadline, Deadlines
+from hapax.core.group.refusals import joined_again
 from hapax.core.group.roster import Member, PendingIds, Roster, offered_bytes
 from hapax.core.group.values import (
     NO_MEMBER,
@@ -307,6 +308,13 @@ class Rounds:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.UNKNOWN_MEMBER_ID if member is None else ErrorCode.NONE
 
+    def _reason(self, code: ErrorCode, instance_id: str | None) -> str:
+        """Of `_member_error`'s code: who fenced a static member."""
+        holder = None if instance_id is None else self._roster.instance(instance_id)
+        if code is not ErrorCode.FENCED_INSTANCE_ID or holder is None:
+            return ""
+        return joined_again(str(instance_id), holder.member_id, holder.client_id, holder.client_host)
+
     # --- answers and writes ---------------------------------------------------------------------------------------
 
     def _joined(self, member: Member) -> JoinAnswer:
@@ -327,5 +335,5 @@ class Rounds:
         outcome.writes.append(Write(self.group_id, (ClassicGroupRecord(self.group_id, value),)))
 
 
-def refuse_join(call: CallId, code: ErrorCode, member_id: str, outcome: Outcome) -> None:
-    outcome.answers.append((call, JoinAnswer(code, member_id)))
+def refuse_join(call: CallId, code: ErrorCode, member_id: str, outcome: Outcome, reason: str = "") -> None:
+    outcome.answers.append((call, JoinAnswer(code, member_id, reason=reason)))

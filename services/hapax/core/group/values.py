@@ -141,6 +141,8 @@ class JoinAnswer:
     skip_assignment: bool = False
     members: tuple[JoinedMember, ...] = ()
     """The members, in the leader's answer; empty for followers."""
+    reason: str = ""
+    """Of an error: one sentence, where there is more to say than the code. So in the answers below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +151,13 @@ class SyncAnswer:
     protocol_type: str | None = None
     protocol: str | None = None
     assignment: bytes = b""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
     error: ErrorCode
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ from hapax.core.partition.values import (
     OpenTransaction,
     PartitionSnapshot,
     ProducerView,
+    StaleEpoch,
 )
 from hapax.core.sequence import MAX_SEQUENCE, distance
 
@@ -693,8 +694,8 @@ def _ended(keep_until_ms: int) -> str:
     return "was given back" if keep_until_ms <= LEASE_RELEASED else f"ended at {keep_until_ms}"
 
 
-def _stale_epoch(producer_id: int, epoch: int, producer: Producer) -> Refusal:
-    return Refusal(
-        ErrorCode.INVALID_PRODUCER_EPOCH,
+def _stale_epoch(producer_id: int, epoch: int, producer: Producer) -> StaleEpoch:
+    return StaleEpoch(
+        producer_id, epoch,
         f"producer {producer_id}: epoch {epoch} was fenced by epoch {producer.epoch} at offset {producer.last_offset}",
     )

@@ -66,6 +66,15 @@ class BadRecords(Refusal):
         self.errors = tuple(errors)
 
 
+class StaleEpoch(Refusal):
+    """A batch or marker of an epoch that the partition knows to be fenced. Its coordinator knows by whom."""
+
+    def __init__(self, producer_id: int, producer_epoch: int, reason: str) -> None:
+        super().__init__(ErrorCode.INVALID_PRODUCER_EPOCH, reason)
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+
+
 class WriteResult(NamedTuple):
     """What a write to one partition is answered (Produce)."""
 

@@ -32,6 +32,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from hapax.core.batch import TRANSACTIONAL, BatchHeader
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.partition.values import StaleEpoch
 
 Write = TypeVar("Write")
 
@@ -297,8 +298,9 @@ def _ended(parked: _Parked[Write], marker: Marker) -> Refusal:
     """The refusal for a version-1 client's batch whose transaction ended while the batch was parked."""
     reason = f"transaction {marker.serial} was decided while the batch waited for its verification"
     fenced = parked.header.producer_epoch < marker.producer_epoch
-    error = ErrorCode.PRODUCER_FENCED if fenced else ErrorCode.INVALID_TXN_STATE
-    return refusal_for(error, reason, parked.produce_version)
+    if fenced:
+        return StaleEpoch(parked.header.producer_id, parked.header.producer_epoch, reason)
+    return refusal_for(ErrorCode.INVALID_TXN_STATE, reason, parked.produce_version)
 
 
 def refusal_for(error: ErrorCode, reason: str, produce_version: int) -> Refusal:

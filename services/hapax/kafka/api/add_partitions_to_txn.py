@@ -17,6 +17,7 @@ from hapax.core.types import PartitionIndex, ProducerEpoch, ProducerId, TopicPar
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.kafka.transactions import TransactionCoordinator
 from hapax.wire.messages import AddPartitionsToTxnResponse
+from hapax.wire.reasons import with_text
 
 ROW: Final = ApiRow(
     key=24, name="AddPartitionsToTxn", versions=(0, 5), flexible_from=3,
@@ -30,7 +31,7 @@ TransactionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
 def register(table: ApiTable, coordinator: TransactionCoordinator) -> None:
     async def one(
         ctx: RequestContext, transactional_id: str, producer_id: int, producer_epoch: int, topics: Any,
-        verify_only: bool,
+        verify_only: bool, reasons: list[str],
     ) -> list[Any]:
         partitions = _partitions(topics)
         identity = ProducerId(producer_id), ProducerEpoch(producer_epoch)
@@ -44,24 +45,28 @@ def register(table: ApiTable, coordinator: TransactionCoordinator) -> None:
                 reply = await coordinator.ask(TransactionShard.add_partitions_to_txn, AddPartitionsToTxn(
                     transactional_id, *identity, existing, caller, unknown))
         except Refusal as refusal:
+            reasons.append(refusal.reason)
             return _results(partitions, [refusal.code] * len(partitions))
         assert isinstance(reply, PartitionResults)
         codes = {(result.topic, result.partition): result.error for result in reply.results}
         return _results(partitions, [codes[partition] for partition in partitions])
 
     async def handle(ctx: RequestContext, request: Any) -> Any:
+        reasons: list[str] = []
         if ctx.api_version < 4:
             results = await one(
                 ctx, request.v3_and_below_transactional_id, request.v3_and_below_producer_id,
-                request.v3_and_below_producer_epoch, request.v3_and_below_topics, False,
+                request.v3_and_below_producer_epoch, request.v3_and_below_topics, False, reasons,
             )
-            return AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_topic_v3_and_below=results)
-        return AddPartitionsToTxnResponse(throttle_time_ms=0, error_code=0, results_by_transaction=[
-            TransactionResult(transactional_id=t.transactional_id, topic_results=await one(
-                ctx, t.transactional_id, t.producer_id, t.producer_epoch, t.topics, t.verify_only
-            ))
-            for t in request.transactions
-        ])
+            response = AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_topic_v3_and_below=results)
+        else:
+            response = AddPartitionsToTxnResponse(throttle_time_ms=0, error_code=0, results_by_transaction=[
+                TransactionResult(transactional_id=t.transactional_id, topic_results=await one(
+                    ctx, t.transactional_id, t.producer_id, t.producer_epoch, t.topics, t.verify_only, reasons
+                ))
+                for t in request.transactions
+            ])
+        return with_text(response, next(filter(None, reasons), ""))
 
     table.on(ROW, handle)
 

@@ -14,7 +14,7 @@ from hapax.core.group.values import Heartbeat, HeartbeatAnswer
 from hapax.kafka.group_calls import check_group_id
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import HeartbeatResponse
-from hapax.wire.reasons import with_reason
+from hapax.wire.reasons import with_reason, with_text
 
 ROW: Final = ApiRow(
     key=12, name="Heartbeat", versions=(0, 4), flexible_from=4, max_frame_bytes=SMALL_FRAME_BYTES,
@@ -40,16 +40,20 @@ def register(table: ApiTable, coordinator: HearsHeartbeats) -> None:
         except Refusal as refusal:
             return _refused(request, version, refusal)
         if isinstance(answer, HeartbeatAnswer):
-            return refused(request, version, answer.error)
+            return _answered(request, version, answer)
         return later(request, version, answer)
 
     async def later(request: Any, version: int, answer: Awaitable[HeartbeatAnswer]) -> Any:
         try:
-            return refused(request, version, (await answer).error)
+            return _answered(request, version, await answer)
         except Refusal as refusal:
             return _refused(request, version, refusal)
 
     table.on(ROW, handle)
+
+
+def _answered(request: Any, version: int, answer: HeartbeatAnswer) -> Any:
+    return with_text(refused(request, version, answer.error), answer.reason)
 
 
 def _refused(request: Any, version: int, refusal: Refusal) -> Any:

@@ -16,7 +16,7 @@ from hapax.kafka.group_calls import check_group_id, check_names, client_host, fr
 from hapax.kafka.table import ApiRow, ApiTable, CloseConnection, RequestContext, Role
 from hapax.runtime.ports import Randomness
 from hapax.wire.messages import JoinGroupResponse
-from hapax.wire.reasons import with_reason
+from hapax.wire.reasons import with_reason, with_text
 
 ROW: Final = ApiRow(
     key=11, name="JoinGroup", versions=(0, 9), flexible_from=6, max_frame_bytes=4 << 20,
@@ -71,7 +71,7 @@ def _response(answer: JoinAnswer, version: int) -> Any:
     if answer is SUPERSEDED_JOIN:
         raise CloseConnection("the member has joined over a newer connection")
     protocol = answer.protocol
-    return JoinGroupResponse(
+    return with_text(JoinGroupResponse(
         throttle_time_ms=0, error_code=int(answer.error), generation_id=answer.generation,
         protocol_type=answer.protocol_type,
         protocol_name=protocol or "" if version < PROTOCOL_TYPE_FROM else protocol,
@@ -79,4 +79,4 @@ def _response(answer: JoinAnswer, version: int) -> Any:
         members=[
             Member(member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata)
             for each in answer.members
-        ])
+        ]), answer.reason)

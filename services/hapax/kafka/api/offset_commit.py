@@ -15,6 +15,7 @@ from hapax.core.group.offsets import NO_TOPIC_ID, CommitRequest, OffsetCommit
 from hapax.core.types import Offset, PartitionIndex, TopicId, TopicPartition
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import OffsetCommitResponse, id_bytes
+from hapax.wire.reasons import with_reason
 
 ROW: Final = ApiRow(
     key=8, name="OffsetCommit", versions=(2, 10), flexible_from=8,
@@ -44,7 +45,7 @@ def register(table: ApiTable, coordinator: CommitsOffsets) -> None:
         try:
             codes = await coordinator.offset_commit(commit)
         except Refusal as refusal:
-            codes = [refusal.code] * len(offsets)
+            return with_reason(_response(offsets, [refusal.code] * len(offsets)), refusal)
         return _response(offsets, codes)
 
     table.on(ROW, handle)

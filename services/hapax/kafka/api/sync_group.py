@@ -14,7 +14,7 @@ from hapax.core.group.values import SyncAnswer, SyncGroup
 from hapax.kafka.group_calls import check_group_id
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import SyncGroupResponse
-from hapax.wire.reasons import with_reason
+from hapax.wire.reasons import with_reason, with_text
 
 ROW: Final = ApiRow(
     key=14, name="SyncGroup", versions=(0, 5), flexible_from=4, max_frame_bytes=16 << 20,
@@ -60,6 +60,6 @@ def refused(request: Any, version: int, code: ErrorCode) -> Any:
 
 
 def _response(answer: SyncAnswer) -> Any:
-    return SyncGroupResponse(
+    return with_text(SyncGroupResponse(
         throttle_time_ms=0, error_code=int(answer.error), protocol_type=answer.protocol_type,
-        protocol_name=answer.protocol, assignment=answer.assignment)
+        protocol_name=answer.protocol, assignment=answer.assignment), answer.reason)
