@@ -251,6 +251,11 @@ def test_a_group_is_listed_put_elsewhere_and_forgotten(hapax: Hapax, topic: str)
     hapax("group", "reset", topic, "--topic", topic, "--offset", "1", "--execute")
     lag = as_json(hapax("group", "lag", topic, "--json"))
     assert [(each["lag"], each["readable"]) for each in lag] == [(2, 2), (0, 0)]
+    described = as_json(hapax("group", "describe", topic, "--json"))
+    assert described["members"] == [] and described["lag"] == [{**each, "member_id": None} for each in lag]
+    shown = hapax("group", "describe", topic).stdout
+    assert "readable" in shown and f"{topic}-0" in shown and "readable" not in hapax(
+        "group", "describe", topic, "--no-lag").stdout
     assert topic in [each["group"] for each in as_json(hapax("group", "list", "--json"))]
     assert hapax("group", "reset", topic, "--topic", topic, ok=False).exit_code == 2
     assert "2 offsets" in hapax("group", "delete", topic).stdout

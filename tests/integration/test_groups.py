@@ -333,6 +333,11 @@ def test_the_command_shows_members(cluster_factory: ClusterFactory, members: lis
     assert shown.exit_code == 0, shown.output
     described = json.loads(shown.stdout)
     assert described["members"][0]["assigned"] == [f"{topic}-0", f"{topic}-1"]
+    (member_id,) = [each["member_id"] for each in described["members"]]
+    assert [(each["partition"], each["member_id"]) for each in described["lag"]] == [
+        (f"{topic}-{number}", member_id) for number in range(2)]
+    without = CliRunner().invoke(application(command[:1]), [*command, "--no-lag"])
+    assert json.loads(without.stdout)["lag"] is None
 
 
 @pytest.mark.parametrize("assignor", ["cooperative-sticky", "range"])

@@ -24,9 +24,11 @@ from hapax.admin.paging import Cursor, Limit, page
 from hapax.admin.problems import Problem
 from hapax.admin.topics import find, find_partition
 from hapax.client import TopicPartition
+from hapax.client import groups as client
 from hapax.client.groups import Lag, Move, ResetTo, carry_out_reset, finish_reset, plan_reset
 from hapax.core.types import PartitionIndex
 
+_COUNTED: Final = 32 << 20
 _COUNTED_MAX: Final = 256 << 20
 
 
@@ -51,14 +53,6 @@ class Member(BaseModel):
     client_host: str
     epoch: int = Field(description="In a classic group the generation of the group.")
     assigned: list[AssignedPartition]
-
-
-class GroupDescription(BaseModel):
-    group: str
-    protocol: str = Field(description="classic, consumer, or simple: it has only offsets.")
-    state: str
-    shard: int
-    members: list[Member]
 
 
 class GroupPage(BaseModel):
@@ -103,6 +97,16 @@ class GroupLag(BaseModel):
     readable: int | None
     complete: bool = Field(description="Whether every readable record was counted.")
     items: list[PartitionLag]
+
+
+class GroupDescription(BaseModel):
+    group: str
+    protocol: str = Field(description="classic, consumer, or simple: it has only offsets.")
+    state: str
+    shard: int
+    members: list[Member]
+    lag: list[PartitionLag] | None = Field(
+        description="In each partition with a committed offset. null if it was not asked for.")
 
 
 class PartitionName(RequestBody):
@@ -173,11 +177,25 @@ def routes(context: Context) -> APIRouter:
         return answer({"items": [each._asdict() for each in items], "next_cursor": following})
 
     @router.get("/{group}", response_model=GroupDescription)
-    async def describe(group: Name) -> Response:
-        """A group's state, and its members with the partitions that each of them has."""
-        found = await clients.call(lambda admin: admin.describe_group(group))
-        return answer({**found._asdict(), "members": [
-            {**each._asdict(), "assigned": [one._asdict() for one in each.assigned]} for each in found.members]})
+    async def describe(
+        group: Name,
+        lag: Annotated[bool, Query(
+            description="Also the lag in each partition, with the records that a consumer will receive.")] = True,
+    ) -> Response:
+        """A group's state, its members with the partitions that each of them has, and its lag in each partition."""
+        async def work() -> client.GroupDescription:
+            if not lag:
+                return await clients.call(lambda admin: admin.describe_group(group))
+            async with context.heavy:
+                return await clients.call(lambda admin: admin.describe_group(group, count_bytes=_COUNTED))
+
+        found = await context.coalesced.call(("group", group, lag), work)
+        return answer({
+            **found._asdict(),
+            "members": [
+                {**each._asdict(), "assigned": [one._asdict() for one in each.assigned]} for each in found.members],
+            "lag": None if found.lag is None else [_lag(each, one) for each, one in sorted(found.lag.items())],
+        })
 
     @router.get("/{group}/offsets", response_model=GroupOffsets)
     async def offsets(group: Name) -> Response:
@@ -196,7 +214,7 @@ def routes(context: Context) -> APIRouter:
             int, Query(
                 ge=1 << 10, le=_COUNTED_MAX,
                 description="Approximate maximum of log bytes that the brokers read to count records."),
-        ] = 32 << 20,
+        ] = _COUNTED,
     ) -> Response:
         """A group's lag, in offsets and in records that a read_committed consumer will receive."""
         async def work() -> dict[TopicPartition, Lag]:

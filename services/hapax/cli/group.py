@@ -21,11 +21,13 @@ from hapax.cli.administration import (
 )
 from hapax.cli.moves import NOTHING_DONE, Execute
 from hapax.client import Admin
-from hapax.client.groups import Move, ResetTo, carry_out_reset, plan_reset
+from hapax.client.groups import GroupDescription, Lag, Move, ResetTo, carry_out_reset, plan_reset
 
 app = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="GROUP")]
+_COUNTED = 32 << 20
+"""Bytes of their logs that brokers read at most, to count records."""
 
 
 @app.command("list")
@@ -41,18 +43,48 @@ def list_groups(
 
 
 @app.command()
-def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """Show the members of a group and the partitions that each of them has."""
-    found = administer(bootstrap, lambda admin: admin.describe_group(name))
+def describe(
+    name: Name,
+    lag: Annotated[
+        bool, typer.Option(help="Show the lag too, for which brokers read at most 32 MiB of their logs.")
+    ] = True,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Show the members of a group, the partitions that each of them has, and the lag in each partition: in offsets up
+    to the high watermark (lag), and in records that a read_committed reader will get (readable), which are those up to
+    the last stable offset, without markers and aborted records."""
+    found = administer(
+        bootstrap, lambda admin: admin.describe_group(name, count_bytes=_COUNTED if lag else None))
     rows: list[dict[str, Any]] = [
         {**each._asdict(), "assigned": [partition_name(one) for one in each.assigned]} for each in found.members]
+    partitions = _partitions(found)
     if as_json:
-        output.print_json({**found._asdict(), "members": rows})
+        output.print_json({**found._asdict(), "members": rows, "lag": partitions if lag else None})
         return
     for row in rows:
         row["assigned"] = " ".join(row["assigned"])
     columns = ("member_id", "instance_id", "client_id", "client_host", "epoch", "assigned")
     output.print_records(False, f"{name}: {found.protocol}, {found.state}", rows, columns)
+    if partitions:
+        output.print_records(
+            False, "lag", partitions, ("partition", "member_id", "committed", "last_stable", "lag", "readable"))
+
+
+def _partitions(found: GroupDescription) -> list[dict[str, Any]]:
+    """One row for each partition that a member has or for which an offset is committed, if the lag was asked for."""
+    if found.lag is None:
+        return []
+    had_by = {partition: each.member_id for each in found.members for partition in each.assigned}
+    unknown = dict.fromkeys((*Lag._fields, "lag"))
+    return [
+        {"partition": partition_name(partition), "member_id": had_by.get(partition),
+         **(unknown if (known := found.lag.get(partition)) is None else _lag_row(known))}
+        for partition in sorted(had_by.keys() | found.lag.keys())]
+
+
+def _lag_row(lag: Lag) -> dict[str, Any]:
+    return {**lag._asdict(), "lag": lag.records}
 
 
 @app.command()
@@ -70,7 +102,7 @@ def lag(
     count: Annotated[bool, typer.Option(help="Count the records that a read_committed reader will get.")] = True,
     max_bytes: Annotated[
         int, typer.Option(help="Read at most this many bytes of the logs to count.", min=1)
-    ] = 32 << 20,
+    ] = _COUNTED,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -78,7 +110,7 @@ def lag(
     found = administer(
         bootstrap, lambda admin: admin.group_lag(name, count_bytes=max_bytes if count else 0, topics=topics or ()))
     rows = [
-        {"partition": partition_name(each), **one._asdict(), "lag": one.records}
+        {"partition": partition_name(each), **_lag_row(one)}
         for each, one in sorted(found.items())]
     columns = ("partition", "committed", "last_stable", "high_watermark", "lag", "readable", "counted_to")
     output.print_records(as_json, name, rows, columns)

@@ -61,6 +61,8 @@ class GroupDescription(NamedTuple):
     state: str
     shard: int
     members: tuple[GroupMember, ...]
+    lag: Mapping[TopicPartition, Lag] | None = None
+    """In each partition with a committed offset. None if it was not asked for."""
 
 
 class GroupOffset(NamedTuple):
@@ -123,14 +125,19 @@ class GroupAdmin(OffsetAdmin):
 
         return await self._cluster.within(self._timeout, "listing groups", attempt)
 
-    async def describe_group(self, group: str) -> GroupDescription:
-        """Raises FatalError with GROUP_ID_NOT_FOUND if there is no such group."""
+    async def describe_group(self, group: str, *, count_bytes: int | None = None) -> GroupDescription:
+        """`count_bytes`: also the group's lag, as `group_lag` finds it; 0: in offsets only. Raises FatalError with
+        GROUP_ID_NOT_FOUND if there is no such group."""
         answer = await self._describe(group)
-        return GroupDescription(group, answer.protocol, answer.state, answer.shard, tuple(
+        described = GroupDescription(group, answer.protocol, answer.state, answer.shard, tuple(
             GroupMember(
                 each.member_id, each.instance_id or None, each.client_id, each.client_host, each.epoch,
                 tuple(sorted(_partition(one) for one in each.assigned)))
             for each in answer.described))
+        if count_bytes is None:
+            return described
+        offsets = {_partition(each): each.offset for each in answer.offsets if each.offset >= 0}
+        return described._replace(lag=await self._lag(offsets, count_bytes))
 
     async def _describe(self, group: str) -> Any:
         from hapax.rpc.gen.hapax.v1 import groups_pb2 as pb
@@ -196,6 +203,9 @@ class GroupAdmin(OffsetAdmin):
             partition: found.offset for partition, found in (await self.group_offsets(group)).items()
             if found.offset >= 0 and (not wanted or partition.topic in wanted)
         }
+        return await self._lag(offsets, count_bytes)
+
+    async def _lag(self, offsets: Mapping[TopicPartition, int], count_bytes: int) -> dict[TopicPartition, Lag]:
         lags: dict[TopicPartition, Lag] = {}
         starts, readable, left = dict(offsets), dict.fromkeys(offsets, 0), count_bytes
         while starts:

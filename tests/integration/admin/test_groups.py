@@ -51,12 +51,19 @@ def test_the_lag_that_a_committed_reader_has(
         producer.send(topic, b"nobody sees it", partition=0)
         producer.flush()
         found = rest.get(f"{path_of(group)}/lag")
+        described = rest.get(path_of(group))
+        with Admin(servers) as admin:
+            told = admin.describe_group(group, count_bytes=1 << 20).lag
+            assert admin.describe_group(group).lag is None
         producer.abort()
     assert found["items"] == [{
         "topic": topic, "partition": 0, "committed": 7, "first": 0, "last_stable": 38, "high_watermark": 39,
         "lag": 32, "readable": 8, "counted_to": 38,
     }]
     assert (found["lag"], found["readable"], found["complete"]) == (32, 8, True)
+    assert described["lag"] == found["items"] and described["members"] == []
+    assert rest.get(f"{path_of(group)}?lag=false")["lag"] is None
+    assert told is not None and told[TopicPartition(topic, 0)].readable == 8
     with Consumer(servers | {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         consumer.seek(TopicPartition(topic, 0), 7)

@@ -695,7 +695,5 @@ def _ended(keep_until_ms: int) -> str:
 
 
 def _stale_epoch(producer_id: int, epoch: int, producer: Producer) -> StaleEpoch:
-    return StaleEpoch(
-        producer_id, epoch,
-        f"producer {producer_id}: epoch {epoch} was fenced by epoch {producer.epoch} at offset {producer.last_offset}",
-    )
+    by = f"epoch {producer.epoch} at offset {producer.last_offset}"
+    return StaleEpoch(producer_id, epoch, f"producer {producer_id}: epoch {epoch} was fenced by {by}")
