@@ -35,9 +35,9 @@ from hapax.client import (
     blocking,
 )
 from hapax.client.admin import TopicInfo
-from hapax.client.fetcher import Chunk
 from hapax.client.identities import Identities, IdentityInfo
 from hapax.client.raw_fetch import RawFetch
+from hapax.client.readings import Chunk
 from hapax.client.settings import SETTINGS
 from hapax.core.batch import BatchHeader
 from hapax.core.errors import ErrorCode

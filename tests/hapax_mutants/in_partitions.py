@@ -313,7 +313,7 @@ MUTANTS = (
         (sim("1-6", "--hours 0.004 --faults-every 1 --only 'power cut' --only kill"), unit("core/partition/test_model.py")),
     ),
     Mutant(
-        "a fetch from the middle of a batch skips it", "fetch", "client/fetcher.py",
+        "a fetch from the middle of a batch skips it", "fetch", "client/readings.py",
         "            if r.offset >= start\n",
         "            if r.offset >= start and header.base_offset >= start\n",
         (sim(), unit("client")),

@@ -223,7 +223,7 @@ MUTANTS = (
         (unit("kafka/test_node_apis.py"), sim("1")),
     ),
     Mutant(
-        "clients take control batches for records", "rule 16", "client/fetcher.py",
+        "clients take control batches for records", "rule 16", "client/readings.py",
         "            visible = not header.is_control\n",
         "            visible = True\n",
         (sim(), unit("client")),

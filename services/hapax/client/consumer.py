@@ -16,12 +16,13 @@ from hapax.client.connected import Connected
 from hapax.client.coordination import ConsumerGroup, OffsetAndMetadata, Offsets
 from hapax.client.environment import ClientPorts
 from hapax.client.errors import FatalError, HapaxError, MembershipLostError, RetriableError, WrongState, group_error
-from hapax.client.fetcher import Begin, Fetcher
+from hapax.client.fetcher import Fetcher
 from hapax.client.groups import NO_MEMBER, check_group, commit_once
 from hapax.client.member import Member, OnPartitions, Subscribed
 from hapax.client.metrics import LAG_MAX, ConsumerCounts
 from hapax.client.offsets import EARLIEST, LATEST, list_offsets
 from hapax.client.raw_fetch import RawFetch, fetch_raw
+from hapax.client.readings import Begin
 from hapax.client.records import Record
 from hapax.client.settings import Settings, consumer_options
 from hapax.core.errors import ErrorCode, Refusal

@@ -77,7 +77,7 @@ def _look_at(
     records: list[dict[str, Any]],
 ) -> int:
     """Adds the content of one fetch answer. Returns the offset at which to continue."""
-    from hapax.client.fetcher import Chunk
+    from hapax.client.readings import Chunk
 
     following = start
     try:

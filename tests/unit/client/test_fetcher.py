@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hapax.client.fetcher import Chunk, Reading
+from hapax.client.readings import Chunk, Reading
 from hapax.codec.batch import patch_prefix
 from hapax.codec.control import encode_control
 from hapax.codec.records import encode_records

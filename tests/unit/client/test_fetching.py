@@ -13,11 +13,12 @@ import pytest
 
 from hapax.client.environment import RealPorts
 from hapax.client.errors import FatalError, RetriableError
-from hapax.client.fetcher import Begin, Fetcher
+from hapax.client.fetcher import Fetcher
 from hapax.client.groups import commit_once
 from hapax.client.metadata import Leader, Topic
 from hapax.client.metrics import ConsumerCounts
 from hapax.client.raw_fetch import fetch_raw
+from hapax.client.readings import Begin
 from hapax.client.settings import Options
 from hapax.codec.batch import patch_prefix
 from hapax.codec.records import encode_records
