@@ -1,7 +1,9 @@
-"""Broker CPU for a poll of 1,000 idle partitions, with full requests and with a fetch session; memory of a session."""
+"""CPU for a poll of 1,000 idle partitions: the broker's with full requests and with a fetch session, and both sides'
+with the native consumer. Memory of a session."""
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 import time
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any, Final
 
 from bench.figures import record
 from bench.raw_client import Connection, Flood, cpu_seconds, make_topic
+from hapax.client import Consumer as NativeConsumer
 from hapax.core.fetch_sessions import PARTITION_BYTES
 from hapax.local.cluster import LocalCluster
 from hapax.wire.messages import FetchRequest, FetchResponse
@@ -73,6 +76,28 @@ def cpu_per_answer(bootstrap: str, pid: int, consumer: Consumer, topic: str) -> 
     return (cpu_seconds(pid) - before) / POLLS * 1e3
 
 
+async def native_cpu_per_poll(bootstrap: str, pid: int, topic: str) -> tuple[float, float]:
+    """CPU of this process and of the broker for each of `POLLS` fetches of the native consumer, in ms, minus the
+    broker's CPU at rest."""
+    settings = {"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest", "fetch.max.wait.ms": WAIT_MS}
+    async with NativeConsumer(settings) as consumer:
+        consumer.assign(await consumer.partitions(topic))
+
+        async def poll_until(fetches: float) -> None:
+            while consumer.metrics.values()["hapax_client_fetch_seconds_count"] < fetches:
+                assert not await consumer.poll(10 * WAIT_MS)
+
+        await poll_until(5)
+        first = consumer.metrics.values()["hapax_client_fetch_seconds_count"]
+        client, broker, began = time.process_time(), cpu_seconds(pid), time.monotonic()
+        await poll_until(first + POLLS)
+        client, broker = time.process_time() - client, cpu_seconds(pid) - broker
+        took = time.monotonic() - began
+    before = cpu_seconds(pid)
+    await asyncio.sleep(took)
+    return client / POLLS * 1e3, (broker - (cpu_seconds(pid) - before)) / POLLS * 1e3
+
+
 def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
@@ -91,6 +116,7 @@ def main() -> None:
             consumer.epoch = 0
             consumer.poll(everything)
             idle = cpu_per_poll(pid, consumer, {})
+            native = asyncio.run(native_cpu_per_poll(bootstrap, pid, "idle"))
             answer = cpu_per_answer(bootstrap, pid, consumer, "idle")
             before = resident_bytes(pid)
             consumers = [Consumer(bootstrap, "idle") for _ in range(SESSIONS)]
@@ -103,6 +129,8 @@ def main() -> None:
             cluster.down()
     record("fetch_full_poll_idle", full, f"ms of broker CPU, {PARTITIONS} idle partitions")
     record("fetch_session_poll_idle", idle, f"ms of broker CPU, {PARTITIONS} idle partitions", at_most=1.0)
+    record("native_poll_idle_client", native[0], f"ms of client CPU, {PARTITIONS} idle partitions")
+    record("native_poll_idle_broker", native[1], f"ms of broker CPU, {PARTITIONS} idle partitions")
     record("fetch_session_poll_one_busy", answer, "ms of broker CPU, 1 of them busy, with the write")
     record("fetch_session_partition", memory, "bytes", at_most=PARTITION_BYTES)
 

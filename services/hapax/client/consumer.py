@@ -232,7 +232,7 @@ class Consumer(Connected):
         self, partition: TopicPartition | tuple[str, int], offset: int, *, topic_id: str = "",
         max_bytes: int | None = None,
     ) -> RawFetch:
-        """Returns whole record batches from `offset` on, as the leader sends them: at most max.partition.fetch.bytes,
+        """Returns whole record batches from `offset` on, as a broker sends them: at most max.partition.fetch.bytes,
         or `max_bytes` (the first batch is always returned), and none at the end of the log. Does not change positions.
         For readers that decode batches themselves. `topic_id`: as in `Admin.list_topics`. A topic that was created
         again under the same name is not read. Raises HapaxError, with code OFFSET_OUT_OF_RANGE where `offset` is
@@ -241,7 +241,8 @@ class Consumer(Connected):
         return await fetch_raw(
             self._cluster, _partition(partition), offset, timeout_ms=self._timeout,
             committed=self._options["isolation.level"] == "read_committed",
-            max_bytes=max_bytes or self._options["max.partition.fetch.bytes"], topic_id=topic_id)
+            max_bytes=max_bytes or self._options["max.partition.fetch.bytes"], topic_id=topic_id,
+            replicas=self._fetcher.replicas)
 
     # --- offsets ----------------------------------------------------------------------------------------------
 

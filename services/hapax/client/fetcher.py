@@ -1,4 +1,4 @@
-"""Prefetches records: one long-polling Fetch per leader while the application processes earlier records.
+"""Prefetches records: one long-polling Fetch per node while the application processes earlier records.
 
 A partition is fetched again as soon as less than one fetch of it is buffered, so that the next answer arrives while the
 application works.
@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from functools import partial
 from typing import Any
 
 from hapax.client.cluster import Backoff, ClusterClient
 from hapax.client.errors import FatalError, HapaxError, from_code, is_retriable
 from hapax.client.metrics import ConsumerCounts
+from hapax.client.node_fetches import NodeFetch, NodeFetches
+from hapax.client.read_replicas import AVOIDED_MS, REFUSED_MS, ReadReplicas
 from hapax.client.readings import Begin, Chunk, Reading
 from hapax.client.records import Record
 from hapax.codec.batch import iterate_batches
 from hapax.core.errors import ErrorCode, Refusal, error_name
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.runtime import supervision
-from hapax.wire import messages
-from hapax.wire.peer import Peer, PeerError, PeerUnsupported
+from hapax.wire.peer import PeerError, PeerUnsupported
 
 _HURRY_MS = 20
-_NAMES = 12
-"""The last version of Fetch that names topics by name. Version 13 names them by id."""
+_BEHIND = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE)
+"""Refusals of a replica that lacks an offset, which say nothing against the metadata."""
 
 
 class Fetcher:
@@ -43,6 +44,8 @@ class Fetcher:
         self._counts = counts
         self._committed = cluster.options["isolation.level"] == "read_committed"
         self._readings: dict[TopicPartition, Reading] = {}
+        self.replicas = ReadReplicas(self._options["client.rack"], self._options["metadata.max.age.ms"])
+        self._nodes = NodeFetches(self._options)
         self._fetches: dict[int, asyncio.Task[None]] = {}
         self._starting: dict[str, asyncio.Task[None]] = {}
         """By topic, so that a missing topic does not delay the others."""
@@ -62,15 +65,18 @@ class Fetcher:
     async def close(self) -> None:
         self._closed = True
         await supervision.end(*self._fetches.values(), *self._starting.values())
+        await self._nodes.close()
 
     # --- assignment -------------------------------------------------------------------------------------------
 
     def assign(self, partitions: list[TopicPartition]) -> None:
-        self._readings = {p: self._readings.get(p) or Reading() for p in partitions}
+        former = self._readings
+        self._readings = {p: former.get(p) or Reading() for p in partitions}
         self._failures.clear()
-        for partition in [p for p in {**self._held, **self._unprocessed} if p not in self._readings]:
+        for partition in [p for p in {**former, **self._held, **self._unprocessed} if p not in self._readings]:
             self._drop_held(partition)
             self._unprocessed.pop(partition, None)
+            self.replicas.forget(partition)
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
         """Partitions that are assigned already keep their positions."""
@@ -84,6 +90,7 @@ class Fetcher:
             self._failures.pop(partition, None)
             self._drop_held(partition)
             self._unprocessed.pop(partition, None)
+            self.replicas.forget(partition)
 
     def assigned(self) -> list[TopicPartition]:
         return list(self._readings)
@@ -256,7 +263,8 @@ class Fetcher:
             except Refusal as refusal:
                 offset = reading.position
                 reading.start_at(offset or 0, reading.topic_id)
-                self._failures[partition] = _damaged(partition, offset or 0, refusal)
+                if not self._leave_copy(partition, AVOIDED_MS):
+                    self._failures[partition] = _damaged(partition, offset or 0, refusal)
                 return False
             reading.after_records = header.next_offset
             if not reading.records:
@@ -289,15 +297,34 @@ class Fetcher:
                 continue  # buffered records are returned first
             if partition in self._retry_at:
                 continue
-            leader = self._cluster.leader(partition)
-            if leader is None or leader.node_id < 0:
+            source = self._source(partition)
+            if source < 0:
                 self._later(partition)
-            elif leader.node_id not in self._fetches:
-                due.setdefault(leader.node_id, []).append(partition)
+            elif source not in self._fetches:
+                due.setdefault(source, []).append(partition)
+        self._end_idle_sessions(due)
         for node_id, partitions in due.items():
             task = supervision.once(self._fetch(node_id, partitions), "client-fetch", node_id)
             self._fetches[node_id] = task
             task.add_done_callback(partial(self._fetched, node_id))
+
+    def _source(self, partition: TopicPartition) -> int:
+        """The node to read the partition from; -1: it has no leader at the moment."""
+        leader = self._cluster.leader(partition)
+        if leader is None or leader.node_id < 0:
+            return -1
+        if not self.replicas.are_read:
+            return leader.node_id
+        return self.replicas.node(partition, leader, self._cluster.nodes, self._cluster.now())
+
+    def _end_idle_sessions(self, due: Container[int]) -> None:
+        """Those with nodes from which no assigned partition is read any more."""
+        idle = [each for each in self._nodes.nodes() if each not in due and each not in self._fetches]
+        if idle:
+            sources = {self._source(each) for each in self._readings}
+            for node_id in idle:
+                if node_id not in sources:
+                    self._nodes.end(node_id)
 
     def _forget_positions(self) -> None:
         """Clears positions that are no longer in the log, once everything that was fetched has been returned."""
@@ -381,6 +408,11 @@ class Fetcher:
 
     async def _fetch(self, node_id: int, partitions: list[TopicPartition]) -> None:
         turns: dict[TopicPartition, tuple[Reading, int, int]] = {}
+        wanted: dict[TopicPartition, tuple[int, int]] = {}
+        copied: dict[TopicPartition, None] = {}
+        """Those that another node leads. This one may lack some of their records."""
+        fresh: list[tuple[TopicPartition, Reading, int]] = []
+        """Those of which no end is known yet."""
         try:
             peer = await self._cluster.peer(node_id, "fetch")
             # Opening the connection may have taken a long time, so topics and assignments are read only now.
@@ -390,16 +422,23 @@ class Fetcher:
             for partition in partitions:
                 reading = self._readings[partition]
                 turns[partition] = (reading, reading.turn, reading.next_fetch)
-            message, version, names = self._request(peer, partitions, self._patience(node_id, partitions))
-            wait = self._options["fetch.max.wait.ms"] + self._options["request.timeout.ms"]
+                leader = self._cluster.leader(partition)
+                wanted[partition] = reading.next_fetch, -1 if leader is None else leader.epoch
+                if leader is None or leader.node_id != node_id:
+                    copied[partition] = None
+                if reading.end < 0 or reading.untried:
+                    fresh.append((partition, reading, reading.turn))
+            fetch = NodeFetch(
+                wanted, {p.topic: self._cluster.topics[p.topic].topic_id for p in partitions},
+                self._patience(node_id, wanted), self.replicas.rack(wanted, self._cluster.now()))
             asked = self._counts.stopwatch()
-            response = await peer.call(message, version=version, timeout_ms=wait)
+            response = await self._nodes.fetch(node_id, peer, fetch)
             self._counts.fetch_seconds.observe(self._counts.stopwatch() - asked)
         except PeerError:
             self._counts.lost.value += 1
             self._cluster.refresh_soon()
             for partition in partitions:
-                self._later(partition)
+                self._unreached(partition, node_id)
             return
         except PeerUnsupported as error:
             for partition in partitions:
@@ -407,28 +446,37 @@ class Fetcher:
             return
         if response.error_code:
             for partition in partitions:
-                self._answer_failed(partition, response.error_code)
+                self._answer_failed(partition, response.error_code, copied=partition in copied)
             return
-        for topic in response.responses:
-            for answer in topic.partitions:
-                name = names.get(topic.topic_id, topic.topic)
-                partition = TopicPartition(name, PartitionIndex(answer.partition_index))
-                current = self._readings.get(partition)
-                if current is None or not _is_of(turns.get(partition), current):
-                    continue
-                if answer.error_code:
-                    self._answer_failed(partition, answer.error_code)
-                    continue
-                current.untried = False
+        for partition, answer in response.partitions:
+            current, of = self._readings.get(partition), turns.get(partition)
+            if current is None or of is None or of[0] is not current:
+                continue
+            if not answer.error_code:  # even after a seek, because the next answer leaves out what has not changed
                 current.end = answer.last_stable_offset if self._committed else answer.high_watermark
-                if answer.records:
-                    try:
-                        self._keep(current, answer)
-                    except Refusal as refusal:
+            if of[1:] != (current.turn, current.next_fetch):
+                continue
+            if answer.error_code:
+                self._answer_failed(partition, answer.error_code, copied=partition in copied)
+                continue
+            current.untried = False
+            if answer.preferred_read_replica >= 0:
+                self._redirected(partition, answer.preferred_read_replica)
+            if answer.records:
+                try:
+                    self._keep(current, answer)
+                except Refusal as refusal:
+                    if partition not in copied or not self._leave_copy(partition, AVOIDED_MS):
                         self._failures[partition] = _damaged(partition, current.next_fetch, refusal)
                         self._later(partition)
-                        continue
-                    self._backoff = Backoff(self._cluster.options, self._cluster.ports)
+                    continue
+                self._backoff = Backoff(self._cluster.options, self._cluster.ports)
+        for partition, reading, turn in fresh:
+            # Of a partition whose ends the session knows already, because it was assigned a moment ago.
+            if (ends := self._nodes.ends(node_id, partition)) is not None:
+                reading.end = ends.last_stable_offset if self._committed else ends.high_watermark
+                if reading.turn == turn:
+                    reading.untried = False
 
     def _may_fetch(self, partition: TopicPartition) -> bool:
         reading = self._readings.get(partition)
@@ -438,49 +486,15 @@ class Fetcher:
             and topic is not None and reading.is_of(topic)
         )
 
-    def _patience(self, node_id: int, partitions: list[TopicPartition]) -> int:
+    def _patience(self, node_id: int, partitions: Container[TopicPartition]) -> int:
         """How long this fetch may wait for data, in ms. The wait is short while other partitions of the node are left
         out only because enough of them is buffered, because their next fetch has to wait for this one."""
         patience: int = self._options["fetch.max.wait.ms"]
         for partition, reading in self._readings.items():
-            if partition not in partitions and not reading.paused and reading.position is not None:
-                leader = self._cluster.leader(partition)
-                if leader is not None and leader.node_id == node_id:
-                    return min(patience, _HURRY_MS)
+            left_out = partition not in partitions and not reading.paused and reading.position is not None
+            if left_out and self._source(partition) == node_id:
+                return min(patience, _HURRY_MS)
         return patience
-
-    def _request(self, peer: Peer, partitions: list[TopicPartition], patience: int) -> tuple[Any, int, dict[Any, str]]:
-        Message = messages.FetchRequest
-        options = self._options
-        ids = {p.topic: self._cluster.topics[p.topic].topic_id for p in partitions}
-        at_most = _NAMES if any(i.int == 0 for i in ids.values()) else None
-        version = peer.capabilities.pick(Message, at_most=at_most, at_least=4)
-        topics: dict[str, list[Any]] = {}
-        for partition in partitions:
-            leader = self._cluster.leader(partition)
-            topics.setdefault(partition.topic, []).append(
-                Message.FetchTopic.FetchPartition(
-                    partition=partition.partition,
-                    current_leader_epoch=-1 if leader is None else leader.epoch,
-                    fetch_offset=self._readings[partition].next_fetch,
-                    last_fetched_epoch=-1,
-                    log_start_offset=-1,
-                    partition_max_bytes=options["max.partition.fetch.bytes"],
-                )
-            )
-        message = Message(
-            replica_id=-1,
-            max_wait_ms=patience,
-            min_bytes=options["fetch.min.bytes"],
-            max_bytes=options["fetch.max.bytes"],
-            isolation_level=int(self._committed),
-            session_id=0,
-            session_epoch=-1,
-            topics=[Message.FetchTopic(topic=n, topic_id=ids[n], partitions=parts) for n, parts in topics.items()],
-            forgotten_topics_data=[],
-            rack_id="",
-        )
-        return message, version, {i: n for n, i in ids.items()} if version > _NAMES else {}
 
     def _keep(self, reading: Reading, answer: Any) -> None:
         data = bytes(answer.records)
@@ -495,10 +509,31 @@ class Fetcher:
         reading.keep(Chunk(data, aborted if self._committed else (), self._options["check.crcs"]))
         reading.next_fetch = following
 
-    def _answer_failed(self, partition: TopicPartition, code: int) -> None:
+    def _redirected(self, partition: TopicPartition, node_id: int) -> None:
+        leader = self._cluster.leader(partition)
+        if leader is None or not self.replicas.prefer(partition, node_id, leader, self._cluster.now()):
+            self._later(partition)
+        if node_id not in self._cluster.nodes:
+            self._cluster.refresh_soon()
+
+    def _unreached(self, partition: TopicPartition, node_id: int) -> None:
+        leader = self._cluster.leader(partition)
+        if leader is None or leader.node_id == node_id or not self._leave_copy(partition, AVOIDED_MS):
+            self._later(partition)
+
+    def _leave_copy(self, partition: TopicPartition, for_ms: int) -> bool:
+        return self.replicas.leave(partition, self._cluster.now(), for_ms)
+
+    def _answer_failed(self, partition: TopicPartition, code: int, *, copied: bool) -> None:
         self._counts.refused.labels(error_name(code)).value += 1
         reading = self._readings.get(partition)
         if reading is None:
+            return
+        if copied:  # only the leader can say what is in the log
+            if not self._leave_copy(partition, AVOIDED_MS if code == ErrorCode.CORRUPT_MESSAGE else REFUSED_MS):
+                self._later(partition)
+            if code not in _BEHIND:
+                self._cluster.refresh_soon()
             return
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             if self._options["auto.offset.reset"] == "none":
@@ -520,11 +555,6 @@ class Fetcher:
             )
         elif not is_retriable(code):
             self._failures[partition] = from_code(code, f"{partition.topic}-{partition.partition}")
-
-
-def _is_of(asked: tuple[Reading, int, int] | None, reading: Reading) -> bool:
-    """Whether a fetch was for this position. (A partition may have been taken away and assigned again.)"""
-    return asked is not None and asked[0] is reading and asked[1:] == (reading.turn, reading.next_fetch)
 
 
 def _damaged(partition: TopicPartition, offset: int, refusal: Refusal) -> FatalError:

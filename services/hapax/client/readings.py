@@ -126,6 +126,8 @@ class Reading:
 
     def is_of(self, topic: Topic) -> bool:
         """False if the position belongs to a former topic of this name."""
+        if self.topic_id is topic.topic_id:  # almost always, and comparing UUIDs is slow
+            return True
         if self.topic_id is None or topic.topic_id.int == 0:
             self.topic_id = topic.topic_id
         return bool(self.topic_id == topic.topic_id)

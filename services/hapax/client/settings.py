@@ -156,6 +156,10 @@ SETTINGS: Final = {
         Setting("fetch.max.bytes", "c", 52_428_800, _whole(1, _INT32), "Largest answer, bytes."),
         Setting("max.partition.fetch.bytes", "c", 1_048_576, _whole(1, _INT32), "Largest share of a partition."),
         Setting("max.poll.records", "c", 500, _whole(1, _INT32), "Most records that one poll returns."),
+        Setting(
+            "client.rack", "c", "", _text,
+            "The consumer's rack. Where brokers choose replicas by rack, it reads from one in its rack (KIP-392).",
+        ),
         Setting("check.crcs", "c", True, _flag, "Whether to check each batch's CRC."),
     )
 }

@@ -40,13 +40,15 @@ class LocalCluster:
         settings: Sequence[str] = (),
         owned: bool = False,
         admin: int = 0,
+        racks: Sequence[str] = (),
     ) -> ClusterState:
         """Starts a runner and returns once every node serves. `brokers`: by default as many as have data in the
         folder, or one. `owned`: it ends with the calling process, however that ends; else it goes on by itself.
-        `admin`: number of REST API processes to start, with tokens in `folder.rest_tokens()`. Raises
-        LocalClusterError."""
+        `admin`: number of REST API processes to start, with tokens in `folder.rest_tokens()`. `racks`: those of the
+        brokers, in turn; none: the brokers have no rack. Raises LocalClusterError."""
         command = runner_command(
-            self.folder, port=port, brokers=brokers, coordinators=coordinators, settings=settings, admin=admin
+            self.folder, port=port, brokers=brokers, coordinators=coordinators, settings=settings, admin=admin,
+            racks=racks,
         )
         self.folder.create()
         with self.folder.log("runner").open("ab") as log:
@@ -153,7 +155,7 @@ class LocalCluster:
 
 def runner_command(
     folder: Folder, *, port: int, brokers: int | None, coordinators: int, settings: Sequence[str],
-    admin: int = 0,
+    admin: int = 0, racks: Sequence[str] = (),
 ) -> list[str]:
     """The runner's command line. Raises LocalClusterError for settings that no process would accept, and for fewer
     brokers than have data: what the others hold would have no leader."""
@@ -176,6 +178,8 @@ def runner_command(
     command += ["--brokers", str(chosen), "--coordinators", str(coordinators)]
     if admin:
         command += ["--admin", str(int(admin))]
+    for rack in racks:
+        command += ["--rack", rack]
     return command + [word for setting in settings for word in ("--set", setting)]
 
 

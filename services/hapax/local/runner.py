@@ -228,6 +228,8 @@ class Runner:
         if process.role == "admin":
             settings |= {
                 "admin.listen": f"127.0.0.1:{process.port}", "admin.tokens.file": self._folder.rest_tokens()}
+        if process.role == "broker" and self._arguments.rack:
+            settings["broker.rack"] = self._arguments.rack[process.node_id % len(self._arguments.rack)]
         if process.role in ("broker", "coordinator"):
             settings["listeners"] = f"PLAINTEXT://127.0.0.1:{process.port}"
         assignments = [f"{name}={value}" for name, value in settings.items()]
@@ -404,6 +406,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--brokers", type=int, default=1)
     parser.add_argument("--coordinators", type=int, default=1)
     parser.add_argument("--admin", type=int, default=0, help="number of REST API processes to start")
+    parser.add_argument("--rack", action="append", default=[], help="broker N has the Nth; they are repeated")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--detached", action="store_true", help="after the first line, write to D/logs/runner.log")
     parser.add_argument("--until-eof", action="store_true", help="end when standard input does")

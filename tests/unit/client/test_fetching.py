@@ -4,158 +4,18 @@ was another topic's, nothing is handed out twice."""
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hapax.client.environment import RealPorts
 from hapax.client.errors import FatalError, RetriableError
-from hapax.client.fetcher import Fetcher
 from hapax.client.groups import commit_once
-from hapax.client.metadata import Leader, Topic
-from hapax.client.metrics import ConsumerCounts
 from hapax.client.raw_fetch import fetch_raw
 from hapax.client.readings import Begin
-from hapax.client.settings import Options
-from hapax.codec.batch import patch_prefix
-from hapax.codec.records import encode_records
-from hapax.core.errors import ErrorCode
-from hapax.core.types import PartitionIndex, TopicPartition
-from hapax.runtime.metrics import Metrics
 from hapax.wire import messages
 from hapax.wire.peer import Capabilities
-
-A, B = TopicPartition("a", PartitionIndex(0)), TopicPartition("b", PartitionIndex(0))
-
-
-def topic_named(name: str, life: int = 1) -> Topic:
-    return Topic(name, uuid.uuid5(uuid.NAMESPACE_DNS, f"{name}-{life}"), {PartitionIndex(0): Leader(0, 1)})
-
-
-class World:
-    """One node; each topic's log is whole batches. It answers fetches by topic id, as brokers do."""
-
-    def __init__(self, reset: str = "latest") -> None:
-        self.options = Options({"bootstrap.servers": "127.0.0.1:1", "auto.offset.reset": reset}, "c")
-        self.ports = RealPorts()
-        self.topics = {"a": topic_named("a"), "b": topic_named("b")}
-        self.there = dict(self.topics)
-        """What the cluster has; `topics` is what the client knows."""
-        self.committed: dict[Any, int] = {}
-        self.logs: dict[Any, bytes] = {topic.topic_id: b"" for topic in self.topics.values()}
-        self.starts: dict[Any, int] = {}
-        self.capabilities = Capabilities({messages.FetchRequest.API_KEY: (4, 16)}, {})
-        self.connected: asyncio.Event = asyncio.Event()
-        self.connected.set()
-        self.asked: list[tuple[TopicPartition, Begin]] = []
-        self.refuse: dict[str, Exception | asyncio.Event] = {}
-        self.fetcher = Fetcher(self, self.reset, ConsumerCounts(Metrics()))  # type: ignore[arg-type]
-
-    def now(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
-
-    def leader(self, partition: TopicPartition) -> Leader | None:
-        topic = self.topics.get(partition.topic)
-        return None if topic is None else topic.partitions[partition.partition]
-
-    async def peer(self, node_id: int, purpose: str = "data") -> World:
-        await self.connected.wait()
-        return self
-
-    def refresh_soon(self) -> None:
-        self.topics |= self.there
-
-    def write(self, topic: str, *values: str) -> None:
-        found = self.there[topic].topic_id
-        batch = encode_records([(0, None, value.encode(), ()) for value in values])
-        patch_prefix(batch, self.end(found), 0)
-        self.logs[found] += bytes(batch)
-
-    def end(self, topic_id: Any) -> int:
-        from hapax.codec.batch import iterate_batches
-        return max((header.next_offset for _, header in iterate_batches(self.logs[topic_id])), default=0)
-
-    async def reset(self, partitions: list[TopicPartition], begin: Begin) -> dict[TopicPartition, int]:
-        found = {}
-        for partition in partitions:
-            self.asked.append((partition, begin))
-            refusal = self.refuse.get(partition.topic)
-            if isinstance(refusal, Exception):
-                raise refusal
-            topic_id = self.there[partition.topic].topic_id
-            found[partition] = self.committed.get(topic_id, self.starts.get(topic_id, 0))
-            if isinstance(refusal, asyncio.Event):
-                await refusal.wait()
-        return found
-
-    async def topic(self, name: str, timeout_ms: int) -> Topic:
-        return self.topics[name]
-
-    async def existing(self, names: list[str]) -> dict[str, Topic]:
-        self.topics |= self.there
-        return {name: self.there[name] for name in names if name in self.there}
-
-    async def within(self, timeout_ms: int, what: str, attempt: Callable[[], Any]) -> Any:
-        while True:
-            try:
-                return await attempt()
-            except RetriableError:
-                await asyncio.sleep(0)
-
-    async def topics_of(self, partitions: list[TopicPartition], *, fresh: bool) -> dict[str, Topic]:
-        for partition in partitions:
-            self.topics.setdefault(partition.topic, self.there[partition.topic])
-        return dict(self.topics)
-
-    def make_again(self, name: str, *, heard: bool = True) -> None:
-        """With five records. `heard`: the client's metadata say so."""
-        del self.logs[self.there[name].topic_id]
-        self.there[name] = topic_named(name, life=2)
-        self.logs[self.there[name].topic_id] = b""
-        self.write(name, "new0", "new1", "new2", "new3", "new4")
-        if heard:
-            self.topics[name] = self.there[name]
-
-    async def call(self, message: Any, *, version: int, timeout_ms: int) -> Any:
-        Answer = messages.FetchResponse
-        answers = []
-        for topic in message.topics:
-            for partition in topic.partitions:
-                log = self.logs.get(topic.topic_id)
-                error, records = 0, b""
-                if log is None:
-                    error = ErrorCode.UNKNOWN_TOPIC_ID
-                elif not self.starts.get(topic.topic_id, 0) <= partition.fetch_offset <= self.end(topic.topic_id):
-                    error = ErrorCode.OFFSET_OUT_OF_RANGE
-                else:
-                    records = self.from_offset(log, partition.fetch_offset)
-                answers.append(Answer.FetchableTopicResponse(topic_id=topic.topic_id, partitions=[
-                    Answer.FetchableTopicResponse.PartitionData(
-                        partition_index=0, error_code=int(error), high_watermark=0, last_stable_offset=0,
-                        log_start_offset=0,
-                        aborted_transactions=[], records=records)]))
-        await asyncio.sleep(0.001)  # a long poll that ends
-        return Answer(error_code=0, session_id=0, responses=answers)
-
-    @staticmethod
-    def from_offset(log: bytes, offset: int) -> bytes:
-        from hapax.codec.batch import iterate_batches
-        return next((log[position:] for position, header in iterate_batches(log) if header.last_offset >= offset), b"")
-
-    async def take(self, limit: int = 500) -> list[str]:
-        async with asyncio.timeout(10):
-            while not (taken := await self.fetcher.take(50, limit)):
-                pass
-        return [(record.value or b"").decode() for record in taken]
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Lets the loop turn until it is so."""
-    for _ in iter(true, True):
-        await asyncio.sleep(0)
+from unit.client.fetching_world import A, B, World, topic_named, until
 
 
 async def test_a_topic_deleted_while_the_connection_opens_fails_no_other_topic() -> None:
