@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from hapax.core.errors import ErrorCode
-from hapax.core.types import PartitionIndex, TopicPartition
 from unit.client.fetching_world import A, B, Cluster, said
 
 BOTH = {"a": 0, "b": 0}
@@ -190,11 +189,14 @@ async def test_a_partition_that_fails_is_left_out_and_named_again() -> None:
 
 async def test_an_answer_about_another_partition_ends_the_session() -> None:
     world = await reading()
-    session = world.fetcher._nodes._nodes[0].session
-    session._known = {A: session.known[A]}  # as if the node had one that the client did not ask for
-    world.write("b", "b0")
+    (session,) = world.brokers[0].cache.sessions.values()
+    former = session.partitions[world.there["b"].topic_id.bytes, 0]
     world.fetcher.drop([B])
+    while former.key in session.partitions:
+        await world.rounds(0)
+    session.update([(former.key, former.asked)], (), session.mode)  # a node that did not forget it
+    world.write("b", "b0")
     assert (1, 0, {"a": 0}, []) in [said(each) for each in await world.rounds(0, 4)]
-    world.fetcher.add([TopicPartition("b", PartitionIndex(0))])
+    world.fetcher.add([B])
     assert await world.take() == ["b0"]
     await world.fetcher.close()
