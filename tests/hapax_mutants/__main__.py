@@ -148,6 +148,8 @@ def main() -> int:
     if args.machines:
         bugs = [Bug(tuple(named[each] for each in names), checks) for names, checks in MACHINES.items()]
     chosen = [bug for bug in bugs if args.only in bug.name]
+    for mutant in (mutant for bug in chosen for mutant in bug.mutants):
+        mutant.mutated(ROOT / "services")  # a place that is gone ends the run before it begins
     caught: dict[str, Found] = {}
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="hapax-mutants-") as folder, ThreadPoolExecutor(args.jobs) as pool:

@@ -148,7 +148,7 @@ MUTANTS = (
     ),
     Mutant(
         "a new coordinator waits for ever for members that died with the old one", "KIP-848", "core/group/consumer.py",
-        "        for member_id, value in state.members.items():\n            self._renew(member_id, value, now)\n            self._set_rebalance_timer(member_id, now)\n",
+        "        for member_id, value in state.members.items():\n            self._renew(member_id, value, now, least_ms)\n            self._set_rebalance_timer(member_id, now)\n",
         "",
         (SCENARIOS, PROPERTIES),
     ),

@@ -21,11 +21,14 @@ class Mutant(NamedTuple):
 
     def put_in(self, services: Path) -> None:
         """Applies it to a copy of the folder services/."""
-        path = services / "hapax" / self.path
-        text = path.read_text()
+        (services / "hapax" / self.path).write_text(self.mutated(services))
+
+    def mutated(self, services: Path) -> str:
+        """The file with the bug. Raises SystemExit where the code has changed."""
+        text = (services / "hapax" / self.path).read_text()
         if text.count(self.old) != 1:
             raise SystemExit(f"{self.name}: its place in {self.path} stands there {text.count(self.old)} times")
-        path.write_text(text.replace(self.old, self.new))
+        return text.replace(self.old, self.new)
 
 
 SCENARIOS = "scenarios"
