@@ -8,6 +8,7 @@ from hapax_mutants.mutant import Mutant, unit
 
 _PROPERTIES: Final = unit("client/test_membership_properties.py")
 _ASSIGNORS: Final = unit("client/test_assignors.py")
+_CONSUMER: Final = unit("client/test_consumer_membership.py")
 
 MUTANTS: Final = (
     Mutant(
@@ -75,5 +76,12 @@ MUTANTS: Final = (
         "        if self._renamed or self._member_id == self._known_id:",
         "        if True:",
         (_PROPERTIES,),
+    ),
+    Mutant(
+        "what was taken back before the program had heard of it is never confirmed", "partitions without an owner",
+        "client/consumer_membership.py",
+        "            self._withdrawn |= not self._target <= answer.assignment\n",
+        "",
+        (_CONSUMER,),
     ),
 )

@@ -53,6 +53,9 @@ class ConsumerMembership(Membership):
         """Topic id -> name."""
         self._told: frozenset[Owned] | None = frozenset()
         """The partitions that this member owns, as far as the coordinator knows; None if that is not known."""
+        self._withdrawn = False
+        """Whether the coordinator has taken partitions back and waits until a heartbeat lists what this member owns. It
+        does so even for partitions that the program never heard of."""
         self._told_subscription: tuple[tuple[str, ...], str | None] | None = None
         self._full = True
         """Whether the next heartbeat has all fields."""
@@ -108,13 +111,14 @@ class ConsumerMembership(Membership):
     def _go_on(self, now: int) -> None:
         if self._beating or now < self._retry_at:
             return
-        news = self._epoch > JOIN and self._running is None and frozenset(self.owned) != self._told
+        news = self._epoch > JOIN and self._running is None and (
+            frozenset(self.owned) != self._told or (self._withdrawn and not any(self._to_revoke())))
         changed = self._told_subscription is not None and (self._names, self._regex) != self._told_subscription
         if now < self._beat_at and not news and not changed:
             return
         full = self._full or self._epoch == JOIN
         owned = frozenset(self.owned)
-        tells = full or owned != self._told
+        tells = full or owned != self._told or self._withdrawn
         self._sent = owned if tells else None
         self._beat_at = now + self._options.heartbeat_interval_ms
         former = self._told_subscription
@@ -182,13 +186,16 @@ class ConsumerMembership(Membership):
         self._full = False
         if self._sent is not None:
             self._told = self._sent
+            self._withdrawn = False
         if answer.interval_ms > 0:
             self._beat_at = sent + answer.interval_ms
         if answer.assignment is not None:
+            self._withdrawn |= not self._target <= answer.assignment
             self._target = answer.assignment
             wanted = {topic_id for topic_id, _ in self._target}
             self._topics = {topic_id: name for topic_id, name in self._topics.items() if topic_id in wanted}
-        if not self._to_revoke() and all((each.topic_id, each.partition) in self._target for each in self._told or ()):
+        confirmed = all((each.topic_id, each.partition) in self._target for each in self._told or ())
+        if confirmed and not self._withdrawn and not self._to_revoke():
             self._revoking_since = None
         elif self._revoking_since is None:
             self._revoking_since = self._confirmed
@@ -217,6 +224,7 @@ class ConsumerMembership(Membership):
         self._beating = 0
         self._target = frozenset()
         self._told = frozenset()
+        self._withdrawn = False
         self._told_subscription = None
         self._full = True
         self._revoking_since = None

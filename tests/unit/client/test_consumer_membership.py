@@ -1,0 +1,85 @@
+"""A member of the consumer protocol: what it confirms to its coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hapax.client.consumer_membership import ConsumerMembership
+from hapax.client.membership import Change, ConsumerBeat, ConsumerBeaten, MemberOptions, Owned
+
+TOPIC_ID = b"t" * 16
+BEAT_MS, SESSION_MS, POLL_MS = 1_000, 10_000, 30_000
+
+
+class Driver:
+    """A membership whose coordinator is played by the test."""
+
+    def __init__(self) -> None:
+        self.now = 1_000
+        options = MemberOptions(SESSION_MS, BEAT_MS, POLL_MS, None, 100, 1_000)
+        self.membership = ConsumerMembership(options, ["t"], None, None, lambda: "m", self.now)
+        self.membership.due(self.now)
+
+    def beat(self) -> tuple[int, ConsumerBeat]:
+        ((number, call),) = self.membership.take_calls()
+        assert isinstance(call, ConsumerBeat)
+        return number, call
+
+    def answer(self, number: int, epoch: int, partitions: Iterable[int] | None = None) -> None:
+        given = None if partitions is None else frozenset((TOPIC_ID, each) for each in partitions)
+        self.membership.answered(number, ConsumerBeaten(0, None, epoch, BEAT_MS, given), self.now)
+        self.membership.named({TOPIC_ID: "t"}, self.now)
+
+    def poll(self) -> list[tuple[Change, list[int]]]:
+        told = []
+        self.membership.begin_poll(self.now)
+        while (callback := self.membership.begin_callback(self.now)) is not None:
+            told.append((callback.change, [each.partition for each in callback.partitions]))
+            self.membership.end_callback(self.now)
+        self.membership.end_poll(self.now)
+        return told
+
+    def wait(self, ms: int) -> None:
+        self.now += ms
+        self.membership.due(self.now)
+
+
+def listed(call: ConsumerBeat) -> list[int] | None:
+    return None if call.owned is None else [each.partition for each in call.owned]
+
+
+def with_two_partitions() -> Driver:
+    driver = Driver()
+    driver.answer(driver.beat()[0], 1, [0, 1])
+    assert driver.poll() == [(Change.ASSIGNED, [0, 1])]
+    number, call = driver.beat()
+    assert listed(call) == [0, 1]
+    driver.answer(number, 1)
+    return driver
+
+
+def test_what_was_given_and_taken_back_before_the_program_knew_is_confirmed_at_once() -> None:
+    """The coordinator waits until the member lists what it owns, and removes it after the rebalance timeout."""
+    driver = with_two_partitions()
+    driver.wait(BEAT_MS)
+    driver.answer(driver.beat()[0], 2, [0, 1, 2])
+    driver.wait(BEAT_MS)
+    driver.answer(driver.beat()[0], 2, [0, 1])
+    number, call = driver.beat()
+    assert listed(call) == [0, 1]
+    driver.answer(number, 3)
+    assert driver.membership.take_calls() == []  # once is enough
+    assert driver.poll() == []
+
+
+def test_what_the_program_owns_is_confirmed_when_it_has_given_it_up() -> None:
+    driver = with_two_partitions()
+    driver.wait(BEAT_MS)
+    driver.answer(driver.beat()[0], 1, [0])
+    assert driver.membership.take_calls() == []
+    assert driver.poll() == [(Change.REVOKED, [1])]
+    number, call = driver.beat()
+    assert listed(call) == [0]
+    driver.answer(number, 2)
+    assert driver.membership.take_calls() == []
+    assert Owned("t", 1, TOPIC_ID) not in driver.membership.owned
