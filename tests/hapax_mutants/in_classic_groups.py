@@ -49,8 +49,8 @@ MUTANTS = (
     ),
     Mutant(
         "classic: a static member is replaced before its record is stored", "KIP-345", CLASSIC,
-        "        if self._state is ClassicState.STABLE and roster.choose_protocol((former, member)) == self._protocol:\n",
-        "        if self._state is ClassicState.STABLE and roster.choose_protocol((former, member)) == self._protocol:\n"
+        "        if keeps and not self._was_to_give_up(former):\n",
+        "        if keeps and not self._was_to_give_up(former):\n"
         "            roster.replace(former, member)\n            former = member\n",
         (SCENARIOS,),
     ),
@@ -138,5 +138,17 @@ MUTANTS = (
         "            refuse_join(member.joining, ErrorCode.REBALANCE_IN_PROGRESS, member.member_id, outcome)\n",
         "            pass\n",
         (SCENARIOS, PROPERTIES),
+    ),
+    Mutant(
+        "classic: what a static member was to give up is forgotten when it starts again", "partitions without an owner", CLASSIC,
+        "        if keeps and not self._was_to_give_up(former):\n",
+        "        if keeps:\n",
+        (unit("core/group/test_classic.py"),),
+    ),
+    Mutant(
+        "classic: a transaction of a member that was removed commits positions", "KIP-447", CLASSIC,
+        "        if code is not ErrorCode.NONE:\n            raise Refusal(code, f\"{member_id!r} is not a member of the group\")\n        assert",
+        "        if code is not ErrorCode.NONE and transactional:\n            return\n        assert",
+        (SCENARIOS,),
     ),
 )

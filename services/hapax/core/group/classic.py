@@ -40,7 +40,7 @@ from hapax.core.group.rounds import (
     Rounds,
     refuse_join,
 )
-from hapax.core.group.subscription import PROTOCOL_TYPE, subscribed_topics
+from hapax.core.group.subscription import PROTOCOL_TYPE, read_assignment, read_subscription, subscribed_topics
 from hapax.core.group.values import (
     NO_MEMBER,
     Answer,
@@ -443,7 +443,8 @@ class ClassicGroup(Rounds):
         """Gives a static member's place to its restarted process."""
         roster = self._roster
         member = roster.new_member(fresh_id, request)
-        if self._state is ClassicState.STABLE and roster.choose_protocol((former, member)) == self._protocol:
+        keeps = self._state is ClassicState.STABLE and roster.choose_protocol((former, member)) == self._protocol
+        if keeps and not self._was_to_give_up(former):
             # The group stays as it is, once its log has the new id.
             value = roster.value(self._generation, self._protocol, self._since)
             stands_in = member_value(member, self._protocol, former.assignment)
@@ -464,6 +465,17 @@ class ClassicGroup(Rounds):
         self._wait(member, call, outcome)
         self._renew(member, now)
         self._begin_or_end_round(now, outcome)
+
+    def _was_to_give_up(self, member: Member) -> bool:
+        """Whether a member that rebalances cooperatively (KIP-429) listed partitions when it joined that this
+        generation takes from it. It joins again when it has given them up, and only then does the leader assign them.
+        Its restarted process owns nothing and would never do so: the partitions would stay without an owner."""
+        if self._roster.protocol_type != PROTOCOL_TYPE:
+            return False
+        joined_with = read_subscription(member.metadata(self._protocol))
+        assigned = read_assignment(member.assignment)
+        return joined_with is not None and assigned is not None and \
+            not set(joined_with.owned) <= set(assigned.partitions)
 
     def _answer_replaced(self, under_way: Replaced, now: Now, outcome: Outcome) -> None:
         request, leader = under_way.request, self._roster.leader

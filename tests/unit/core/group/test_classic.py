@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hapax.core.errors import ErrorCode
 from hapax.core.group.classic import ClassicGroup, ClassicState
 from hapax.core.group.deadlines import Deadlines
-from hapax.core.group.subscription import subscribed_topics
+from hapax.core.group.subscription import subscribed_topics, write_assignment
 from hapax.core.group.values import (
     CallId,
     ClassicGroupValue,
@@ -264,3 +264,48 @@ def test_a_new_coordinator_counts_the_same_members() -> None:
     stable(shard, bytes(1_000), bytes(1_000))
     shard.fail_over()
     assert shard.group._roster.bytes == 2 * (1_000 + len("range") + 1_000), "the chosen protocol is stored"
+
+
+def cooperative(*owned: int) -> bytes:
+    """A subscription of version 1, which lists what its member owns when it joins."""
+    listed = write_assignment([("t", each) for each in owned], 1)[2:-4]
+    return struct.pack(">hih", 1, 1, 1) + b"t" + struct.pack(">i", -1) + listed
+
+
+def static_join(instance_id: str, member_id: str, fresh: int, metadata: bytes) -> JoinGroup:
+    return JoinGroup(
+        9, "g", member_id, instance_id, "consumer", (ProtocolOffer("sticky", metadata),), 45_000, LONG_MS, "c", "/h",
+        str(fresh))
+
+
+def restarts_after(owned: list[int], assigned: list[int]) -> ClassicShard:
+    """Two static members. The second one joined with these partitions, was assigned those, and has started again."""
+    shard = ClassicShard(GroupLimits())
+    shard.call(static_join("i", "", 0, cooperative()))
+    shard.call(static_join("j", "", 1, cooperative(*owned)))
+    shard.pass_time(shard.now_ms + 6_000)
+    answers = [answer for _, answer in shard.take_answers()]
+    ids = {answer.member_id[0]: answer.member_id for answer in answers if isinstance(answer, JoinAnswer)}
+    given = ((ids["i"], write_assignment([], 1)), (ids["j"], write_assignment([("t", each) for each in assigned], 1)))
+    for each in ids.values():
+        shard.call(SyncGroup(5, "g", 1, each, None, "consumer", "sticky", given))
+    assert shard.group.state is ClassicState.STABLE
+    shard.take_answers()
+    shard.call(static_join("j", "", 2, cooperative()))
+    return shard
+
+
+def test_a_static_member_that_starts_again_before_it_gives_up_partitions_lets_others_have_them() -> None:
+    """Its former process would have joined again once it had given partition 1 up. The new one does not know of it."""
+    shard = restarts_after(owned=[0, 1], assigned=[0])
+    assert shard.group.state is ClassicState.PREPARING
+    assert shard.take_answers() == []
+
+
+@pytest.mark.parametrize(("owned", "assigned"), [([0], [0, 1]), ([0, 1], [0, 1]), ([], [0])])
+def test_a_static_member_that_owes_nothing_starts_again_without_a_round(owned: list[int], assigned: list[int]) -> None:
+    shard = restarts_after(owned, assigned)
+    assert shard.group.state is ClassicState.STABLE
+    ((_, answer),) = shard.take_answers()
+    assert isinstance(answer, JoinAnswer)
+    assert answer.generation == 1
