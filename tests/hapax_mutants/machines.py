@@ -13,6 +13,7 @@ _KEYS: Final = "--hours 0.03 --scene keys"
 _REST: Final = (sim("1-8", "--hours 0.03 --scene rest"),)
 
 _GROUPS: Final = (sim("1-4", "--hours 0.01 --scene groups --faults-every 8"),)
+_MEMBERS: Final = (sim("998001-998004", "--hours 0.01 --scene groups"),)
 
 MACHINES: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     ("a leader tells its end from memory",): (sim("5", "--hours 0.16 --scene cut-off"),),
@@ -47,6 +48,14 @@ MACHINES: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     ("classic: a transaction of a former generation commits positions",): _GROUPS,
     ("a partition is free as soon as its member was told to give it up",): _GROUPS,
     ("a heartbeat that lists nothing confirms a revocation",): _GROUPS,
+    ("an aborted transaction commits its offsets",): _MEMBERS,
+    ("a consumer reads an offset that is about to change",): _MEMBERS,
+    ("what was taken back before the program had heard of it is never confirmed",): (
+        sim("998018", "--hours 0.01 --scene groups"),
+    ),
+    ("classic: what a static member was to give up is forgotten when it starts again",): (
+        sim("998021", "--hours 0.01 --scene groups"),
+    ),
     ("an abort overtakes the registration of its partitions",): (explore("timers"),),
     ("an answer leaves before its record is durable",): (explore("elections"),),
     ("followers that lag count for nothing",): (explore("elections"),),

@@ -25,7 +25,8 @@ SESSION_MS: Final = 6_000
 REBALANCE_MS: Final = 8_000
 _BEAT_S: Final = 0.4
 _PATIENCE_MS: Final = 3_000
-_PROTOCOL: Final = "by-turns"
+PROTOCOL: Final = "roundrobin"
+"""The name under which raw members of the classic protocol meet, a leader that is one of them deals by turns."""
 _ELSEWHERE: Final = frozenset({
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR,
 })  # fmt: skip
@@ -207,7 +208,7 @@ class ClassicMember(Member):
         answer = await self._call(Join(
             group_id=self.group, session_timeout_ms=SESSION_MS, rebalance_timeout_ms=REBALANCE_MS,
             member_id=self.member_id, group_instance_id=self.instance_id, protocol_type=PROTOCOL_TYPE, reason=None,
-            protocols=[Join.JoinGroupRequestProtocol(name=_PROTOCOL, metadata=metadata)]), 9, REBALANCE_MS + 5_000)
+            protocols=[Join.JoinGroupRequestProtocol(name=PROTOCOL, metadata=metadata)]), 9, REBALANCE_MS + 5_000)
         if answer.error_code in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
             self.member_id = answer.member_id
         if answer.error_code == ErrorCode.NONE:
@@ -224,7 +225,7 @@ class ClassicMember(Member):
         sent_at = self._now()
         answer = await self._call(Sync(
             group_id=self.group, generation_id=self.epoch, member_id=self.member_id,
-            group_instance_id=self.instance_id, protocol_type=PROTOCOL_TYPE, protocol_name=_PROTOCOL,
+            group_instance_id=self.instance_id, protocol_type=PROTOCOL_TYPE, protocol_name=PROTOCOL,
             assignments=[
                 Sync.SyncGroupRequestAssignment(member_id=member, assignment=self._encoded(numbers))
                 for member, numbers in dealt.items()

@@ -1,19 +1,20 @@
 """Groups of members that consume, process and produce in transactions while they join, pause, leave and die.
 
-Each group copies one topic to a topic of its own. Because a partition is copied in order, and each record once, the
-copy must equal its input."""
+Members of a raw protocol program and of the native client share the groups. Each group copies one topic to a topic of
+its own. Because a partition is copied in order, and each record once, the copy must equal its input."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from hapax.client import AbortableError, Admin, Consumer, Producer, Record, RetriableError, TopicPartition
 from hapax.client.coordination import ConsumerGroup
 from hapax_sim.clients import Life, Program
-from hapax_sim.members import KINDS, Member, Told
+from hapax_sim.members import KINDS, PROTOCOL, SESSION_MS, Member, Told
+from hapax_sim.native_members import NativeMember, NativeWorker
 from hapax_sim.parts.part import PartTopic, a_few_of_each
 from hapax_sim.recorder import MOVED
 
@@ -25,17 +26,34 @@ SETTINGS: Final = (
     "group.consumer.heartbeat.interval.ms=400",
     "group.consumer.assignment.interval.ms=200",
 )
-_MEMBERS: Final = {"": 2, "static-": 1}
+_CLASSIC: Final = {"group.protocol": "classic", "partition.assignment.strategy": PROTOCOL}
+_COOPERATIVE: Final = {"group.protocol": "classic", "partition.assignment.strategy": "cooperative-sticky"}
+_CONSUMER: Final = {"group.protocol": "consumer"}
+_CAST: Final[Mapping[str, Mapping[str, str | Mapping[str, str]]]] = {
+    "classic": {"raw-0": "classic", "raw-static-0": "classic", "native-0": _CLASSIC, "native-static-0": _CLASSIC},
+    "consumer": {"raw-0": "consumer", "raw-static-0": "consumer", "native-0": _CONSUMER, "native-static-0": _CONSUMER},
+    "cooperative": {"native-0": _COOPERATIVE, "native-1": _COOPERATIVE, "native-static-0": _COOPERATIVE},
+    "hybrid": {"raw-0": "consumer", "native-0": _CONSUMER, "native-classic-0": _COOPERATIVE},
+}
+"""Group -> member -> the raw protocol, or the native client's settings."""
+_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "classic": ("classic",), "consumer": ("consumer",), "cooperative": ("classic",), "hybrid": ("classic", "consumer"),
+}
+"""The protocol that each group may have at the end. Members of both make a group that changes it as they come and go.
+"""
 _SETTLED_WITHIN_S: Final = 60.0
 """After the faults: a transaction's time-out, a session, a rebalance time-out and a few calls that are repeated."""
 
 
+Known = Member | NativeMember
+
+
 @dataclass
-class _Group:
+class Group:
     """What the members of one group have been told, as known from outside of their processes."""
 
     name: str
-    told: dict[str, tuple[Member, Told]] = field(default_factory=dict)
+    told: dict[str, tuple[Known, Told]] = field(default_factory=dict)
     """Program -> its newest member."""
     alive: dict[int, dict[str, Told]] = field(default_factory=dict)
     """Partition -> member that has not given it up -> what it was told."""
@@ -63,13 +81,11 @@ class Groups:
     """`members.Watch`."""
 
     topics: Mapping[str, PartTopic] = {
-        INPUT: PartTopic(PARTITIONS), **{f"group-output-{kind}": PartTopic(PARTITIONS) for kind in KINDS}}
+        INPUT: PartTopic(PARTITIONS), **{f"group-output-{kind}": PartTopic(PARTITIONS) for kind in _CAST}}
 
     def __init__(self) -> None:
-        self.groups = {kind: _Group(f"{kind}-group") for kind in KINDS}
-        self.names = {
-            kind: [f"member-{kind}-{how}{n}" for how, count in _MEMBERS.items() for n in range(count)]
-            for kind in KINDS}
+        self.groups = {kind: Group(f"{kind}-group") for kind in _CAST}
+        self.names = {kind: [f"member-{kind}-{name}" for name in cast] for kind, cast in _CAST.items()}
         self.found: list[str] = []
         self.feeding = False
         self.stopped_at: float | None = None
@@ -102,10 +118,20 @@ class Groups:
     # --- one member's life
 
     async def consume(self, life: Life) -> None:
-        kind = life.name.split("-")[1]
+        _, kind, name = life.name.split("-", 2)
         group = self.groups[kind]
+        role = _CAST[kind][name]
         for names in group.open.values():
             names.discard(life.name)  # the former life's transaction is fenced below
+        if isinstance(role, str):
+            await self._consume_raw(life, group, KINDS[role], f"group-output-{kind}")
+            return
+        async with Producer(life.writing(transactional__id=life.name), ports=life.ports) as producer:
+            while not group.over:
+                await NativeWorker(self, life, producer, kind, role, INPUT, f"group-output-{kind}").run()
+                await asyncio.sleep(life.rng.uniform(0.1, 3.0))
+
+    async def _consume_raw(self, life: Life, group: Group, kind: Callable[..., Member], output: str) -> None:
         reading = life.settings(
             group__id=group.name, isolation__level="read_committed", auto__offset__reset="earliest",
             enable__auto__commit="false", default__api__timeout__ms="20000",
@@ -116,10 +142,10 @@ class Groups:
         ):
             while not group.over:
                 instance = life.name if "static" in life.name else None
-                member = KINDS[kind](life, group.name, INPUT, PARTITIONS, instance, self)
+                member = kind(life, group.name, INPUT, PARTITIONS, instance, self)
                 running = asyncio.ensure_future(member.run())
                 try:
-                    await _Worker(self, life, group, member, running, producer, consumer, f"group-output-{kind}").run()
+                    await _Worker(self, life, group, member, running, producer, consumer, output).run()
                 finally:
                     running.cancel()
                     member.close()
@@ -130,7 +156,7 @@ class Groups:
 
     # --- what members are told
 
-    def told(self, member: Member, told: Told) -> None:
+    def told(self, member: Known, told: Told) -> None:
         group = self._group(member)
         former = group.told.get(member.life.name)
         if former is None or _number(former[0]) <= _number(member):
@@ -145,6 +171,7 @@ class Groups:
                     del holders[member.key]
                 else:
                     holders[member.key] = told
+        self._notice_new_epochs(group, member, told, now)
         for partition in sorted(told.partitions):
             owner = group.owners.setdefault((partition, told.epoch), member.key)
             if owner != member.key:
@@ -157,10 +184,20 @@ class Groups:
             holders[member.key] = told
             self._note_move(group, member, partition)
 
-    def _check_alone(self, group: _Group, member: Member, partition: int, told: Told, now: float) -> None:
+    @staticmethod
+    def _notice_new_epochs(group: Group, member: Known, told: Told, now: float) -> None:
+        """A group of the consumer protocol that is empty when a member of the classic protocol joins counts its epochs
+        from the beginning, as in Kafka. Without a member, nothing has an owner."""
+        others = (other for holders in group.alive.values() for key, other in holders.items() if key != member.key)
+        if len(_TYPES[group.name.removesuffix("-group")]) > 1 and told.epoch <= max(
+            (epoch for _, epoch in group.owners), default=0
+        ) and all(other.alive_until < now for other in others):
+            group.owners.clear()
+
+    def _check_alone(self, group: Group, member: Known, partition: int, told: Told, now: float) -> None:
         """Where one coordinator speaks to both: it gives nothing away that a living member has not given up. Not in
         the classic protocol, which ends a round without the members that are late for it."""
-        if group.name.startswith("classic"):
+        if "classic" in _TYPES[group.name.removesuffix("-group")]:
             return
         for key, other in group.alive[partition].items():
             if key != member.key and other.by == told.by and now < other.alive_until - 0.1:
@@ -168,7 +205,7 @@ class Groups:
                     f"not-free: {group.name} gave {INPUT}-{partition} to {member.key} at epoch {told.epoch}, while "
                     f"{key} has it since epoch {other.epoch}")
 
-    def _note_move(self, group: _Group, member: Member, partition: int) -> None:
+    def _note_move(self, group: Group, member: Known, partition: int) -> None:
         former = group.holder.get(partition)
         group.holder[partition] = member.life.name
         others = group.open.get(partition, set()) - {member.life.name}
@@ -176,20 +213,20 @@ class Groups:
             member.life.recorder.counts[MOVED] += 1
         group.moving.discard(partition)
 
-    def lost(self, member: Member, partitions: Iterable[int]) -> None:
+    def lost(self, member: Known, partitions: Iterable[int]) -> None:
         group = self._group(member)
         group.moving.update(p for p in partitions if member.life.name in group.open.get(p, ()))
 
-    def released(self, member: Member, partitions: Iterable[int]) -> None:
+    def released(self, member: Known, partitions: Iterable[int]) -> None:
         for partition in partitions:
             self._group(member).alive.get(partition, {}).pop(member.key, None)
 
-    def _group(self, member: Member) -> _Group:
+    def _group(self, member: Known) -> Group:
         return next(group for group in self.groups.values() if group.name == member.group)
 
     # --- the end
 
-    async def look_for_the_end(self, life: Life, group: _Group, consumer: Consumer) -> None:
+    async def look_for_the_end(self, life: Life, group: Group, consumer: Consumer) -> None:
         """Everything has been read, and the group has settled."""
         loop = life.recorder.loop
         if self.stopped_at is None:
@@ -213,8 +250,10 @@ class Groups:
                 self._compare(f"group-output-{kind}-{partition}", values, copies[partition])
             async with Admin(life.settings(), ports=life.ports) as admin:
                 (listed,) = [each for each in await admin.list_groups() if each.group == group.name]
-            if listed.protocol != kind:
+            if listed.protocol not in _TYPES[kind]:
                 self.found.append(f"group: {group.name} is of type {listed.protocol}")
+        # Members that ended without a word, and static ones that keep their place, are removed meanwhile.
+        await asyncio.sleep(2 * SESSION_MS / 1000)
         life.recorder.counts["records copied by groups"] = sum(map(len, copied.values()))
 
     def _compare(self, name: str, values: list[str], copies: list[str]) -> None:
@@ -258,7 +297,7 @@ class _Worker:
     """Copies what its member holds, from when it joins until it has had enough."""
 
     def __init__(
-        self, part: Groups, life: Life, group: _Group, member: Member, running: asyncio.Future[None],
+        self, part: Groups, life: Life, group: Group, member: Member, running: asyncio.Future[None],
         producer: Producer, consumer: Consumer, output: str,
     ) -> None:  # fmt: skip
         self.part, self.life, self.group, self.member, self.running = part, life, group, member, running
@@ -358,5 +397,5 @@ def _where(topic: str, partition: int) -> TopicPartition:
     return TopicPartition(topic, partition)  # type: ignore[arg-type]
 
 
-def _number(member: Member) -> int:
+def _number(member: Known) -> int:
     return int(member.life.process.rpartition("/")[2])
