@@ -117,6 +117,33 @@ class NativeSuite:
         assert all(r.headers == headers and r.timestamp_ms == 7 for r in records if r.key)
         assert all(r.producer_id >= 0 and r.generation == 0 for r in reports)
 
+    async def test_many_partitions_are_read_in_a_fetch_session(self, on: Cluster) -> None:
+        topic = await on.topic(20)
+        read: list[tuple[int, int]] = []
+        async with on.producer() as producer, on.consumer(fetch_max_wait_ms=50) as consumer:
+            partitions = await consumer.partitions(topic)
+            consumer.assign(partitions)
+            epochs = set()
+            async with asyncio.timeout(60):
+                for number in range(30):
+                    for index in range(3):
+                        await producer.send_and_wait(topic, b"x", partition=(7 * number + index) % 20)
+                    if number == 10:
+                        consumer.pause(*partitions[:3])
+                    if number == 20:
+                        consumer.resume(*partitions[:3])
+                        consumer.seek(partitions[5], 0)
+                        read = [each for each in read if each[0] != 5]
+                    read += [(r.partition, r.offset) for r in await consumer.poll(200)]
+                    epochs |= {node.session._epoch for node in consumer._fetcher._nodes._nodes.values()}
+                while len(read) < 90:
+                    read += [(r.partition, r.offset) for r in await consumer.poll(200)]
+        assert len(set(read)) == len(read) == 90
+        for index in range(20):
+            offsets = [offset for partition, offset in read if partition == index]
+            assert offsets == list(range(len(offsets)))
+        assert max(epochs) > 10, "it used no session"
+
     async def test_keys_go_where_kafkas_own_client_sends_them(self, on: Cluster) -> None:
         topic = await on.topic(7)
         async with on.producer() as producer:
