@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hapax.core.errors import ErrorCode, error_name
 from hapax.kafka.errors_in import errors_in
-from hapax.wire.messages import EndTxnResponse, MetadataResponse, TxnOffsetCommitResponse
+from hapax.wire.messages import AddPartitionsToTxnResponse, EndTxnResponse, MetadataResponse, TxnOffsetCommitResponse
 
 
 def test_at_the_top_by_topic_and_by_partition() -> None:
@@ -18,6 +18,14 @@ def test_at_the_top_by_topic_and_by_partition() -> None:
         topic(name="b", partitions=[partition(partition_index=0, error_code=22)]),
     ])
     assert list(errors_in(answer)) == [16, 22]
+
+
+def test_of_partitions_added_to_a_transaction() -> None:
+    topic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+    partition = topic.AddPartitionsToTxnPartitionResult
+    answer = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=[
+        topic(name="a", results_by_partition=[partition(partition_index=0, partition_error_code=29)])])
+    assert list(errors_in(answer)) == [29]
 
 
 def test_an_answer_without_lists_and_one_that_is_no_message() -> None:
