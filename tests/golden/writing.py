@@ -16,6 +16,9 @@ from hapax.codec import metadata as etcd
 from hapax.codec import offsets_log, transaction_log
 from hapax.codec.internal_records import KeyValue, encode_batch
 from hapax.codec.records import encode_records
+from hapax.core.access.bindings import Binding
+from hapax.core.access.principals import Principal
+from hapax.core.access.resources import Operation, Pattern, Permission, ResourceType
 from hapax.core.control import LEASE_COUNTED, Marker, ProducerExpiry, ProducerFence, ShardFence
 from hapax.core.group.offsets import CommittedOffset, OffsetRecord
 from hapax.core.group.values import (
@@ -350,4 +353,13 @@ def etcd_values() -> Iterator[tuple[str, bytes]]:
         yield keys.policy(policy.uid), policy.encode()
     yield keys.group_config("team/readers"), etcd.GroupConfigRecord({
         "consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "10000"}).encode()
+    for record in (
+        etcd.AclRecord(Binding(
+            ResourceType.TOPIC, "team-", Pattern.PREFIXED, Principal("User:CN=app,O=team"), "10.0.0.1",
+            Operation.READ, Permission.ALLOW), "team/app"),
+        etcd.AclRecord(Binding(
+            ResourceType.CLUSTER, "kafka-cluster", Pattern.LITERAL, Principal("User:*"), "*", Operation.ALTER,
+            Permission.DENY)),
+    ):
+        yield keys.acl(record.binding), record.encode()
     yield keys.controller, etcd.ControllerRecord(NodeId(300), "10.0.0.9:9093", RegistrationEpoch(4)).encode()

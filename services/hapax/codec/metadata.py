@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, cast, get_args
 from urllib.parse import quote, unquote
 
+from hapax.core.access.bindings import Binding
+from hapax.core.access.principals import Principal
+from hapax.core.access.resources import Operation, Pattern, Permission, ResourceType
 from hapax.core.cluster.failover import PartitionState
 from hapax.core.producer.leases import Lease
 from hapax.core.transaction.policy import TransactionPolicy
@@ -53,13 +56,13 @@ class MetadataFormatError(ValueError):
 
 KeyKind = Literal[
     "cluster", "node", "draining", "silent", "throttle", "topic", "deleted", "partition", "txn_shard", "group_shard",
-    "pid_next", "pid_lease", "policy", "group_config", "controller", "unknown",
+    "pid_next", "pid_lease", "policy", "group_config", "acl", "controller", "unknown",
 ]
 
 
 class ParsedKey(NamedTuple):
-    """What a key names. `name` is a topic, group or lease name or a policy's uid, `number` a node id, partition index
-    or shard."""
+    """What a key names. `name` is a topic, group or lease name, a policy's uid or an ACL's whole key, `number` a node
+    id, partition index or shard."""
 
     kind: KeyKind
     number: int = -1
@@ -138,6 +141,13 @@ class Keys:
     def group_config(self, group: str) -> str:
         return f"{self.prefix}groups/{quote(group, safe='')}"
 
+    def acl(self, binding: Binding) -> str:
+        """One key per binding: it names everything that the binding says, so that equal ones are one."""
+        kind, name, pattern, principal, host, operation, permission = binding
+        return "/".join((
+            f"{self.prefix}acls", kind.name.lower(), pattern.name.lower(), quote(name, safe=""),
+            permission.name.lower(), operation.name.lower(), quote(principal, safe=""), quote(host, safe="")))
+
     def parse(self, key: str) -> ParsedKey:
         """The inverse of all of the above; `unknown` for a key that none of them makes."""
         try:
@@ -178,6 +188,10 @@ class Keys:
                 return ParsedKey("policy", name=_name(uid))
             case ["groups", group]:
                 return ParsedKey("group_config", name=_name(group))
+            case ["acls", _, _, name, _, _, principal, host]:
+                for text in (name, principal, host):
+                    _name(text)
+                return ParsedKey("acl", name=key)
             case _:
                 return ParsedKey("unknown", name=key)
 
@@ -526,6 +540,35 @@ class GroupConfigRecord:
     @classmethod
     def decode(cls, value: bytes) -> GroupConfigRecord:
         return cls(dict(_decode("group configuration", value)["config"]))
+
+
+@dataclass(frozen=True, slots=True)
+class AclRecord:
+    """A binding: it permits or denies one principal one operation."""
+
+    binding: Binding
+    owner: str = ""
+    """What wrote it and removes it again, such as a custom resource; empty: a Kafka client."""
+
+    def encode(self) -> bytes:
+        kind, name, pattern, principal, host, operation, permission = self.binding
+        return _encode({
+            "type": kind.name, "name": name, "pattern": pattern.name, "principal": principal, "host": host,
+            "operation": operation.name, "permission": permission.name,
+            **({"owner": self.owner} if self.owner else {}),
+        })
+
+    @classmethod
+    def decode(cls, value: bytes) -> AclRecord:
+        """A word that this release does not know is refused: a denial must never be passed over."""
+        f = _decode("acl", value)
+        try:
+            binding = Binding(
+                ResourceType[f["type"]], f["name"], Pattern[f["pattern"]], Principal(f["principal"]), f["host"],
+                Operation[f["operation"]], Permission[f["permission"]])
+        except KeyError as error:
+            raise MetadataFormatError(f"acl: unknown word or missing field {error}: {value[:200]!r}") from None
+        return cls(binding, f.get("owner", ""))
 
 
 @dataclass(frozen=True, slots=True)

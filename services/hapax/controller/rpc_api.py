@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from hapax.controller.acls import Acls
 from hapax.controller.group_configs import GroupConfigs
 from hapax.controller.reassignments import Reassignments
 from hapax.controller.topics import Topics
+from hapax.rpc.gen.hapax.internal.v1 import controller_pb2
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime.cluster import ClusterView, PartitionView
 from hapax.runtime.ports import RpcHandler
@@ -20,20 +22,24 @@ PUBLIC: Final = "/hapax.v1.ClusterAdmin/"
 
 class RpcApi:
     def __init__(
-        self, topics: Topics, group_configs: GroupConfigs, reassignments: Reassignments, view: ClusterView,
+        self, topics: Topics, group_configs: GroupConfigs, acls: Acls, reassignments: Reassignments, view: ClusterView,
         planned_unclean: Callable[[PartitionView], None],
     ) -> None:
         """`planned_unclean` is called for each partition that got, or may have got, a leader that may lack acknowledged
         records."""
         self._topics = topics
         self._group_configs = group_configs
+        self._acls = acls
         self._reassignments = reassignments
         self._view = view
         self._planned_unclean = planned_unclean
 
     def handlers(self) -> dict[str, RpcHandler]:
         """Of the nodes that pass administrative calls on."""
-        return {INTERNAL + name: handler for name, handler in self._calls().items()}
+        return {
+            INTERNAL + "AlterAcls": decoding(controller_pb2.AlterAclsRequest, self._alter_acls),
+            **{INTERNAL + name: handler for name, handler in self._calls().items()},
+        }
 
     def public_handlers(self) -> dict[str, RpcHandler]:
         return {PUBLIC + name: handler for name, handler in self._calls().items()}
@@ -69,6 +75,9 @@ class RpcApi:
     async def _alter_group_configs(self, request: pb.AlterGroupConfigsRequest) -> bytes:
         results = await self._group_configs.alter(request)
         return pb.AlterGroupConfigsResponse(groups=results, revision=self._view.revision).SerializeToString()
+
+    async def _alter_acls(self, request: controller_pb2.AlterAclsRequest) -> bytes:
+        return (await self._acls.alter(request)).SerializeToString()
 
     async def _alter_reassignments(self, request: pb.AlterReassignmentsRequest) -> bytes:
         return (await self._reassignments.alter(request)).SerializeToString()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from hapax.codec.metadata import ControllerRecord, Role, SilentRecord
+from hapax.controller.acls import Acls
 from hapax.controller.failover_clock import FailoverClock
 from hapax.controller.group_configs import GroupConfigs
 from hapax.controller.metrics import (
@@ -96,6 +97,7 @@ class ControllerService:
         self._topics = Topics(ports.metadata, view, settings, ports.clock, ports.random, self._fence)
         self._group_configs = GroupConfigs(
             ports.metadata, view, group_bounds(settings), group_limits(settings), self._fence)
+        self._acls = Acls(ports.metadata, view, self._fence)
         self._presence = Presence(
             ports.network, view, ports.random, settings, self._revoke, self._concerns, self._judged)
         self._reassignments = Reassignments(ports.metadata, view, ports.clock, self._fence)
@@ -145,7 +147,9 @@ class ControllerService:
         return "" if self.view.controller is not None else "a controller to act"
 
     async def serve(self, identity: str, http_address: str) -> None:
-        api = RpcApi(self._topics, self._group_configs, self._reassignments, self.view, self._unclean_elections.planned)
+        api = RpcApi(
+            self._topics, self._group_configs, self._acls, self._reassignments, self.view,
+            self._unclean_elections.planned)
         await self._node.serve(
             api.handlers(), api.public_handlers(), self.ready, identity, http_address, self._on_lost)
         self.view.on_change(self._changed)

@@ -8,9 +8,12 @@ from typing import Final, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
+from hapax.core.access.bindings import Binding, Filter
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, TopicId
+from hapax.rpc.gen.hapax.internal.v1 import controller_pb2
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
+from hapax.runtime.acl_messages import acl_message, filter_message
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Network, RpcError
 
@@ -30,6 +33,7 @@ _Answer = TypeVar("_Answer", bound=Message)
 _Request: TypeAlias = (
     pb.CreateTopicsRequest | pb.DeleteTopicsRequest | pb.CreatePartitionsRequest | pb.AlterTopicConfigsRequest
     | pb.AlterGroupConfigsRequest | pb.AlterReassignmentsRequest | pb.ElectLeadersRequest | pb.SetReplicationRequest
+    | controller_pb2.AlterAclsRequest
 )
 
 
@@ -98,6 +102,17 @@ class Administration:
         answer = await self._call("AlterGroupConfigs", request, pb.AlterGroupConfigsResponse, timeout_ms)
         await self._visible(lambda view: view.revision >= answer.revision)
         return list(answer.groups)
+
+    async def alter_acls(
+        self, timeout_ms: int, *, add: Sequence[Binding] = (), remove: Sequence[Filter] = ()
+    ) -> controller_pb2.AlterAclsResponse:
+        """One result per binding and per filter, in their order. This node decides by the change when it returns; other
+        nodes follow within moments."""
+        request = controller_pb2.AlterAclsRequest(
+            add=[acl_message(each) for each in add], remove=[filter_message(each) for each in remove])
+        answer = await self._call("AlterAcls", request, controller_pb2.AlterAclsResponse, timeout_ms)
+        await self._visible(lambda view: view.revision >= answer.revision)
+        return answer
 
     async def alter_reassignments(
         self, moves: Sequence[pb.Reassignment], timeout_ms: int, keep_replication_factor: bool = False

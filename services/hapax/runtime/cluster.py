@@ -42,6 +42,7 @@ from hapax.core.types import (
     TopicIdPartition,
 )
 from hapax.runtime import supervision, telemetry
+from hapax.runtime.access_image import AccessImage
 from hapax.runtime.ports import (
     KeyValue,
     MetadataCompacted,
@@ -247,6 +248,8 @@ class ClusterView:
         self.throttle_revision = 0
         self.policies: Final = TransactionPolicies()
         """What the platform allows transactional ids."""
+        self.access: Final = AccessImage()
+        """Who may do what."""
         self.silent: dict[NodeId, RegistrationEpoch] = {}
         """Processes that do not answer the controller, as it says in the store."""
         self._store = store
@@ -528,6 +531,7 @@ class ClusterView:
         self._publish(changes)
 
     def _publish(self, changes: Changes) -> None:
+        self.access.swap()
         if changes.topics:
             self.topics_revision = self.revision
         if changes:
@@ -602,6 +606,8 @@ class ClusterView:
                 else:
                     record = GroupConfigRecord.decode(kv.value)
                     self._group_configs[parsed.name] = GroupConfigView(record.config, kv.mod_revision)
+            case "acl":
+                self.access.apply(key, kv)
             case _:
                 return  # leases change often and concern the allocator alone
         if kv is None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from hapax.codec import metadata
 from hapax.codec.metadata import (
+    AclRecord,
     ClusterRecord,
     ControllerRecord,
     DeletedTopicRecord,
@@ -26,6 +27,9 @@ from hapax.codec.metadata import (
     ThrottleRecord,
     TopicRecord,
 )
+from hapax.core.access.bindings import Binding
+from hapax.core.access.principals import Principal
+from hapax.core.access.resources import Operation, Pattern, Permission, ResourceType
 from hapax.core.types import (
     NO_PRODUCER_ID,
     LeaderEpoch,
@@ -44,6 +48,9 @@ KEYS = Keys("c1")
 TOPIC = TopicId(bytes(range(16)))
 PARTITION = TopicIdPartition(TOPIC, PartitionIndex(3))
 
+BINDING = Binding(
+    ResourceType.TRANSACTIONAL_ID, "a/b é", Pattern.PREFIXED, Principal("User:CN=a,O=b/c"), "::1",
+    Operation.DESCRIBE_CONFIGS, Permission.DENY)
 RECORDS = [
     ClusterRecord("c1", 50, 50, 1_700_000_000_000),
     NodeRecord(NodeId(100), "coordinator", "::1", 9092, "[::1]:7000", "h:1", bytes(range(16)), "rack", "folder"),
@@ -67,6 +74,8 @@ RECORDS = [
     ControllerRecord(NodeId(300), "h:1", RegistrationEpoch(3)),
     PolicyRecord("", "team-", ("a", "b-*"), 5000, "2026-01-01T00:00:00Z", "uid", "team/loader"),
     GroupConfigRecord({"consumer.session.timeout.ms": "50000"}),
+    AclRecord(BINDING),
+    AclRecord(BINDING._replace(pattern=Pattern.LITERAL, permission=Permission.ALLOW, host="*"), "team/loader"),
 ]
 
 
@@ -104,6 +113,13 @@ def test_what_is_not_json_is_refused_by_name() -> None:
         NodeRecord.decode(json.dumps(node).encode())
 
 
+@pytest.mark.parametrize("change", [{"operation": "SING"}, {"permission": "MAYBE"}, {"type": "X"}, {"pattern": "Y"}])
+def test_a_binding_in_words_of_a_later_release_is_refused(change: dict[str, str]) -> None:
+    """It may be a denial."""
+    with pytest.raises(MetadataFormatError, match="unknown word"):
+        AclRecord.decode(json.dumps(json.loads(AclRecord(BINDING).encode()) | change).encode())
+
+
 def test_keys_parse_back() -> None:
     assert KEYS.parse(KEYS.cluster) == ParsedKey("cluster")
     assert KEYS.parse(KEYS.controller) == ParsedKey("controller")
@@ -116,6 +132,10 @@ def test_keys_parse_back() -> None:
     assert KEYS.parse(KEYS.shard("group", ShardId(7))) == ParsedKey("group_shard", 7)
     assert KEYS.parse(KEYS.policy("a/b")) == ParsedKey("policy", name="a/b")
     assert KEYS.parse(KEYS.group_config("a/b é%")) == ParsedKey("group_config", name="a/b é%")
+    acl = KEYS.acl(BINDING)
+    assert acl.removeprefix(KEYS.prefix) == (
+        "acls/transactional_id/prefixed/a%2Fb%20%C3%A9/deny/describe_configs/User%3ACN%3Da%2CO%3Db%2Fc/%3A%3A1")
+    assert KEYS.parse(acl) == ParsedKey("acl", name=acl)
     assert KEYS.parse(KEYS.prefix + "later/thing").kind == "unknown"
 
 
@@ -123,6 +143,7 @@ def test_keys_parse_back() -> None:
     "nodes/a", "nodes/", "nodes/01", "nodes/1_0", "nodes/+1", "draining/x", "silent/x", "deleted/no-hex",
     f"partitions/{TOPIC.hex().upper()}/1", f"partitions/{TOPIC.hex()}/one", "partitions/xyz/1", "shards/txn/x",
     "shards/group/ 1", "policies/%61", "policies/a%2fb", "policies/%ff", "pid/leases/%61",
+    "acls/topic/literal/%61/allow/read/User%3Aa/*", "acls/topic/literal/a/allow/read/User%3Aa",
 ])
 def test_a_key_that_hapax_does_not_write_is_unknown(key: str) -> None:
     """A key from elsewhere must not end every process that follows the store."""

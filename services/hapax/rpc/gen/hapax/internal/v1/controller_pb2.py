@@ -25,13 +25,25 @@ _sym_db = _symbol_database.Default()
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as hapax_dot_v1_dot_cluster__admin__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"hapax/internal/v1/controller.proto\x12\x11hapax.internal.v1\x1a\x1chapax/v1/cluster_admin.proto2\xc6\x05\n\nController\x12M\n\x0c\x43reateTopics\x12\x1d.hapax.v1.CreateTopicsRequest\x1a\x1e.hapax.v1.CreateTopicsResponse\x12M\n\x0c\x44\x65leteTopics\x12\x1d.hapax.v1.DeleteTopicsRequest\x1a\x1e.hapax.v1.DeleteTopicsResponse\x12Y\n\x10\x43reatePartitions\x12!.hapax.v1.CreatePartitionsRequest\x1a\".hapax.v1.CreatePartitionsResponse\x12\\\n\x11\x41lterTopicConfigs\x12\".hapax.v1.AlterTopicConfigsRequest\x1a#.hapax.v1.AlterTopicConfigsResponse\x12\\\n\x11\x41lterGroupConfigs\x12\".hapax.v1.AlterGroupConfigsRequest\x1a#.hapax.v1.AlterGroupConfigsResponse\x12_\n\x12\x41lterReassignments\x12#.hapax.v1.AlterReassignmentsRequest\x1a$.hapax.v1.AlterReassignmentsResponse\x12M\n\x0c\x45lectLeaders\x12\x1d.hapax.v1.ElectLeadersRequest\x1a\x1e.hapax.v1.ElectLeadersResponse\x12S\n\x0eSetReplication\x12\x1f.hapax.v1.SetReplicationRequest\x1a .hapax.v1.SetReplicationResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"hapax/internal/v1/controller.proto\x12\x11hapax.internal.v1\x1a\x1chapax/v1/cluster_admin.proto\"z\n\x03\x41\x63l\x12\x0c\n\x04type\x18\x01 \x01(\x05\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07pattern\x18\x03 \x01(\x05\x12\x11\n\tprincipal\x18\x04 \x01(\t\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x11\n\toperation\x18\x06 \x01(\x05\x12\x12\n\npermission\x18\x07 \x01(\x05\"\xaf\x01\n\tAclFilter\x12\x0c\n\x04type\x18\x01 \x01(\x05\x12\x11\n\x04name\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07pattern\x18\x03 \x01(\x05\x12\x16\n\tprincipal\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\x11\n\x04host\x18\x05 \x01(\tH\x02\x88\x01\x01\x12\x11\n\toperation\x18\x06 \x01(\x05\x12\x12\n\npermission\x18\x07 \x01(\x05\x42\x07\n\x05_nameB\x0c\n\n_principalB\x07\n\x05_host\"t\n\x10\x41lterAclsRequest\x12#\n\x03\x61\x64\x64\x18\x01 \x03(\x0b\x32\x16.hapax.internal.v1.Acl\x12,\n\x06remove\x18\x02 \x03(\x0b\x32\x1c.hapax.internal.v1.AclFilter\x12\r\n\x05owner\x18\x03 \x01(\t\"O\n\tAclResult\x12#\n\x03\x61\x63l\x18\x01 \x01(\x0b\x32\x16.hapax.internal.v1.Acl\x12\r\n\x05\x65rror\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\"X\n\x0bRemovedAcls\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12*\n\x04\x61\x63ls\x18\x03 \x03(\x0b\x32\x1c.hapax.internal.v1.AclResult\"\x83\x01\n\x11\x41lterAclsResponse\x12+\n\x05\x61\x64\x64\x65\x64\x18\x01 \x03(\x0b\x32\x1c.hapax.internal.v1.AclResult\x12/\n\x07removed\x18\x02 \x03(\x0b\x32\x1e.hapax.internal.v1.RemovedAcls\x12\x10\n\x08revision\x18\x03 \x01(\x03\x32\x9e\x06\n\nController\x12M\n\x0c\x43reateTopics\x12\x1d.hapax.v1.CreateTopicsRequest\x1a\x1e.hapax.v1.CreateTopicsResponse\x12M\n\x0c\x44\x65leteTopics\x12\x1d.hapax.v1.DeleteTopicsRequest\x1a\x1e.hapax.v1.DeleteTopicsResponse\x12Y\n\x10\x43reatePartitions\x12!.hapax.v1.CreatePartitionsRequest\x1a\".hapax.v1.CreatePartitionsResponse\x12\\\n\x11\x41lterTopicConfigs\x12\".hapax.v1.AlterTopicConfigsRequest\x1a#.hapax.v1.AlterTopicConfigsResponse\x12\\\n\x11\x41lterGroupConfigs\x12\".hapax.v1.AlterGroupConfigsRequest\x1a#.hapax.v1.AlterGroupConfigsResponse\x12_\n\x12\x41lterReassignments\x12#.hapax.v1.AlterReassignmentsRequest\x1a$.hapax.v1.AlterReassignmentsResponse\x12M\n\x0c\x45lectLeaders\x12\x1d.hapax.v1.ElectLeadersRequest\x1a\x1e.hapax.v1.ElectLeadersResponse\x12S\n\x0eSetReplication\x12\x1f.hapax.v1.SetReplicationRequest\x1a .hapax.v1.SetReplicationResponse\x12V\n\tAlterAcls\x12#.hapax.internal.v1.AlterAclsRequest\x1a$.hapax.internal.v1.AlterAclsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hapax.internal.v1.controller_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CONTROLLER']._serialized_start=88
-  _globals['_CONTROLLER']._serialized_end=798
+  _globals['_ACL']._serialized_start=87
+  _globals['_ACL']._serialized_end=209
+  _globals['_ACLFILTER']._serialized_start=212
+  _globals['_ACLFILTER']._serialized_end=387
+  _globals['_ALTERACLSREQUEST']._serialized_start=389
+  _globals['_ALTERACLSREQUEST']._serialized_end=505
+  _globals['_ACLRESULT']._serialized_start=507
+  _globals['_ACLRESULT']._serialized_end=586
+  _globals['_REMOVEDACLS']._serialized_start=588
+  _globals['_REMOVEDACLS']._serialized_end=676
+  _globals['_ALTERACLSRESPONSE']._serialized_start=679
+  _globals['_ALTERACLSRESPONSE']._serialized_end=810
+  _globals['_CONTROLLER']._serialized_start=813
+  _globals['_CONTROLLER']._serialized_end=1611
 # @@protoc_insertion_point(module_scope)

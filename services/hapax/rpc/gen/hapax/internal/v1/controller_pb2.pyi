@@ -1,5 +1,84 @@
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as _cluster_admin_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
-from typing import ClassVar as _ClassVar
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class Acl(_message.Message):
+    __slots__ = ("type", "name", "pattern", "principal", "host", "operation", "permission")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    type: int
+    name: str
+    pattern: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+    def __init__(self, type: _Optional[int] = ..., name: _Optional[str] = ..., pattern: _Optional[int] = ..., principal: _Optional[str] = ..., host: _Optional[str] = ..., operation: _Optional[int] = ..., permission: _Optional[int] = ...) -> None: ...
+
+class AclFilter(_message.Message):
+    __slots__ = ("type", "name", "pattern", "principal", "host", "operation", "permission")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    type: int
+    name: str
+    pattern: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+    def __init__(self, type: _Optional[int] = ..., name: _Optional[str] = ..., pattern: _Optional[int] = ..., principal: _Optional[str] = ..., host: _Optional[str] = ..., operation: _Optional[int] = ..., permission: _Optional[int] = ...) -> None: ...
+
+class AlterAclsRequest(_message.Message):
+    __slots__ = ("add", "remove", "owner")
+    ADD_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    add: _containers.RepeatedCompositeFieldContainer[Acl]
+    remove: _containers.RepeatedCompositeFieldContainer[AclFilter]
+    owner: str
+    def __init__(self, add: _Optional[_Iterable[_Union[Acl, _Mapping]]] = ..., remove: _Optional[_Iterable[_Union[AclFilter, _Mapping]]] = ..., owner: _Optional[str] = ...) -> None: ...
+
+class AclResult(_message.Message):
+    __slots__ = ("acl", "error", "reason")
+    ACL_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    acl: Acl
+    error: int
+    reason: str
+    def __init__(self, acl: _Optional[_Union[Acl, _Mapping]] = ..., error: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class RemovedAcls(_message.Message):
+    __slots__ = ("error", "reason", "acls")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ACLS_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    reason: str
+    acls: _containers.RepeatedCompositeFieldContainer[AclResult]
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., acls: _Optional[_Iterable[_Union[AclResult, _Mapping]]] = ...) -> None: ...
+
+class AlterAclsResponse(_message.Message):
+    __slots__ = ("added", "removed", "revision")
+    ADDED_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    added: _containers.RepeatedCompositeFieldContainer[AclResult]
+    removed: _containers.RepeatedCompositeFieldContainer[RemovedAcls]
+    revision: int
+    def __init__(self, added: _Optional[_Iterable[_Union[AclResult, _Mapping]]] = ..., removed: _Optional[_Iterable[_Union[RemovedAcls, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
