@@ -150,7 +150,8 @@ class CoordinatorService:
     async def serve(self, identity: str, http_address: str) -> None:
         ports, settings, view = self._ports, self.settings, self.view
         calls = self._calls = await listen_for_calls(
-            ports.network, settings, self.ready, internal=self.rpc.handlers(), public=self.rpc.public_handlers())
+            ports.network, settings, self.ready, internal=self.rpc.handlers(), public=self.rpc.public_handlers(),
+            access=self.server.table.access)
         bound = await self.server.start_all(settings.kafka_addresses)
         advertised, *further = settings.advertised_kafka(bound).items()
         record = NodeRecord(

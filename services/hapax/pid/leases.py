@@ -216,6 +216,10 @@ class Leases:
 
     # --- the store
 
+    async def find(self, name: str) -> PidLeaseRecord | None:
+        """Raises MetadataUnavailable."""
+        return (await self._read(name))[0]
+
     async def _read(self, name: str) -> tuple[PidLeaseRecord | None, int]:
         kv = await self._store.get(self._keys.pid_lease(name))
         return (None, 0) if kv is None else (PidLeaseRecord.decode(kv.value), kv.mod_revision)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -62,6 +62,14 @@ class RpcApi:
             LEASES + "GetProducerProgress": decoding(
                 lease_pb2.GetProducerProgressRequest, self._get_producer_progress),
         }
+
+    async def lease_topics(self, name: str) -> Iterable[bytes]:
+        """The ids of the topics that a lease holds partitions of. Raises RpcError."""
+        try:
+            lease = await self._leases.find(name)
+        except MetadataUnavailable as error:
+            raise RpcError("UNAVAILABLE", str(error)) from error
+        return () if lease is None else dict.fromkeys(partition.topic_id for partition in lease.partitions)
 
     # --- blocks
 

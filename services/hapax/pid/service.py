@@ -73,7 +73,8 @@ class PidService:
         with contextlib.suppress(MetadataUnavailable):  # checked again at every block
             await self.blocks.check()
         await self._node.serve(
-            self._api.handlers(), self._api.public_handlers(), self.ready, identity, http_address, self._on_lost)
+            self._api.handlers(), self._api.public_handlers(), self.ready, identity, http_address, self._on_lost,
+            self._api.lease_topics)
         self._tidier = supervision.keep(self._tidy, "lease-tidier", self._random)
 
     async def drain(self) -> None:

@@ -7,8 +7,10 @@ import contextlib
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from hapax.runtime.access import Access
 from hapax.runtime.addresses import Address
 from hapax.runtime.ports import Network, RpcHandler, RpcServer
+from hapax.runtime.public_access import LeaseTopics, guarded_calls
 from hapax.runtime.settings import Settings
 
 HOT: Final = frozenset({
@@ -39,9 +41,12 @@ class CallListeners(NamedTuple):
 
 async def listen_for_calls(
     network: Network, settings: Settings, ready: Callable[[], str],
-    *, internal: dict[str, RpcHandler], public: dict[str, RpcHandler],
+    *, internal: dict[str, RpcHandler], public: dict[str, RpcHandler], access: Access | None,
+    lease_topics: LeaseTopics | None = None,
 ) -> CallListeners:
-    """Opens a service's listeners. Raises OSError where an address is taken."""
+    """Opens a service's listeners. `access`: what public calls are checked against. Raises OSError where an address is
+    taken."""
+    public = guarded_calls(access, public, lease_topics)
     hot = {method: handler for method, handler in internal.items() if method in HOT}
     frames: RpcServer | None = None
     async with contextlib.AsyncExitStack() as opened:  # where an address is taken, those that were opened are closed

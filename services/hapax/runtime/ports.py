@@ -19,6 +19,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
+from hapax.core.access.principals import ANONYMOUS, Principal
+
 T = TypeVar("T")
 
 # --- clock and randomness -----------------------------------------------------------------------------------------
@@ -200,6 +202,8 @@ class RpcPeer(NamedTuple):
     """What the caller says its node id is; -1: it has none."""
     authenticated: bool = False
     """Whether `role` and `node_id` are proven."""
+    principal: Principal = ANONYMOUS
+    """Who calls a public method: set by authentication."""
 
 
 RpcHandler = Callable[[bytes, RpcPeer], Awaitable[bytes]]

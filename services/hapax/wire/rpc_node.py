@@ -8,11 +8,13 @@ from collections.abc import Callable
 from hapax.codec.metadata import NodeRecord, Role
 from hapax.core.types import NodeId
 from hapax.runtime import telemetry
+from hapax.runtime.access import access_of
 from hapax.runtime.addresses import Address
 from hapax.runtime.call_listeners import CallListeners, listen_for_calls
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.node_ids import open_ids
 from hapax.runtime.ports import Ports, RpcHandler
+from hapax.runtime.public_access import LeaseTopics
 from hapax.runtime.registration import Registration, register
 from hapax.runtime.settings import Settings
 from hapax.wire.events import MAX_QUEUED, EventLog
@@ -45,13 +47,14 @@ class RpcNode:
 
     async def serve(
         self, internal: dict[str, RpcHandler], public: dict[str, RpcHandler], ready: Callable[[], str], identity: str,
-        http_address: str, on_lost: Callable[[str], None],
+        http_address: str, on_lost: Callable[[str], None], lease_topics: LeaseTopics | None = None,
     ) -> None:
         """Listens first, because the ports are part of the registration. `ready`: what the service waits for, "" once
         it serves. Raises NodeIdTaken, OSError."""
         ports, settings = self._ports, self._settings
         calls = self._calls = await listen_for_calls(
-            ports.network, settings, ready, internal=internal, public=public)
+            ports.network, settings, ready, internal=internal, public=public,
+            access=access_of(settings, self._view), lease_topics=lease_topics)
         record = NodeRecord(
             NodeId(settings.node_id), self._role, Address.parse(calls.rpc_address).host, 0, calls.rpc_address,
             http_address, rack=settings.broker_rack or "", identity=identity,

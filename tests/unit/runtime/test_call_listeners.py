@@ -40,10 +40,10 @@ async def test_an_address_that_is_taken_leaves_no_listener_open(free: int) -> No
     settings = Settings(rpc_hot_path="frames")
     handlers: Any = dict.fromkeys(HOT)
     if free == 3:
-        calls = await listen_for_calls(network, settings, lambda: "", internal=handlers, public={})
+        calls = await listen_for_calls(network, settings, lambda: "", internal=handlers, public={}, access=None)
         assert [each.closed for each in network.opened] == [False] * 3
         await calls.close()
     else:
         with pytest.raises(OSError, match="cannot listen"):
-            await listen_for_calls(network, settings, lambda: "", internal=handlers, public={})
+            await listen_for_calls(network, settings, lambda: "", internal=handlers, public={}, access=None)
     assert len(network.opened) == free and all(each.closed for each in network.opened)
