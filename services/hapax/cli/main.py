@@ -13,6 +13,7 @@ GROUPS: Final = {
     "cluster": "Show nodes, shards, settings, health and versions.",
     "topic": "Create, list, describe, configure, extend and delete topics; show offsets and records.",
     "group": "Show members, offsets and lag of consumer groups; reset or delete their offsets.",
+    "acl": "List, add and remove ACLs: who may do what.",
     "txn": "List, describe and abort transactions; find hanging ones.",
     "producers": "Show the state that partitions keep for producers.",
     "lease": "List, take and release leases of producer ids; show their progress.",

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from hapax.client.acls import AclAdmin
 from hapax.client.cluster import by_node
 from hapax.client.environment import ClientPorts
 from hapax.client.errors import FatalError, HapaxError, NotHapaxError, RetriableError, from_code
@@ -139,7 +140,7 @@ def _in_unit_of(name: str, synonym: Any) -> str | None:
     return value
 
 
-class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin):
+class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin, AclAdmin):
     """Settings under Kafka's names, see `hapax.client.settings.SETTINGS`. Calls raise HapaxError."""
 
     def __init__(self, settings: Settings, *, ports: ClientPorts | None = None) -> None:
