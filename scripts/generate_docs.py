@@ -1,4 +1,5 @@
-"""Generates docs/settings.md, docs/metrics.md and the table of calls in docs/protocol.md from the source:
+"""Generates docs/settings.md, docs/metrics.md and the tables of calls in docs/protocol.md and docs/security.md from
+the source:
 `python scripts/generate_docs.py [--check]`.
 """
 
@@ -14,7 +15,7 @@ from hapax.client import metrics as client
 from hapax.controller import metrics as controller
 from hapax.coordinator import metrics as coordinator
 from hapax.kafka import metrics as node
-from hapax.kafka.calls_page import with_table
+from hapax.kafka.calls_page import with_needs, with_table
 from hapax.pid import metrics as pid
 from hapax.runtime import metrics, process_metrics
 from hapax.runtime.settings_page import settings_page
@@ -45,9 +46,10 @@ def metrics_page() -> str:
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTOCOL = ROOT / "docs" / "protocol.md"
+SECURITY = ROOT / "docs" / "security.md"
 PAGES = {
     ROOT / "docs" / "settings.md": settings_page, ROOT / "docs" / "metrics.md": metrics_page,
-    PROTOCOL: lambda: with_table(PROTOCOL.read_text()),
+    PROTOCOL: lambda: with_table(PROTOCOL.read_text()), SECURITY: lambda: with_needs(SECURITY.read_text()),
 }
 
 

@@ -105,6 +105,14 @@ class FetchService:
             return encode_response(ctx.api_version, FetchResult(refusal.code, NO_SESSION, []))
         return SessionPoll(self, ctx, request, session).start()
 
+    def may_continue(self, session_id: int, rights: object, may_read: Callable[[str | bytes], bool]) -> bool:
+        session = self.sessions.sessions.get(session_id)
+        if session is not None and session.approved_for is not rights:
+            if not all(may_read(topic) for topic in dict.fromkeys(topic for topic, _ in session.partitions)):
+                return False
+            session.approved_for = rights
+        return True
+
     def overlooked(self, partition: SessionPartition[FetchPartition]) -> bool:
         """Whether a session takes the partition for unchanged although it has something new, or would not be told of
         it (rule 25)."""
@@ -212,7 +220,7 @@ class Poll:
         return self._request.partitions
 
     def _result(self, results: list[FetchedPartition]) -> FetchResult:
-        return FetchResult(0, NO_SESSION, results)
+        return FetchResult(0, NO_SESSION, [*results, *self._request.refused])
 
     def _wait(self, results: list[FetchedPartition]) -> None:
         """No partition has failed."""

@@ -17,8 +17,9 @@ from hapax.core.types import NodeId, PartitionIndex, RegistrationEpoch, TopicId
 from hapax.runtime import supervision
 from hapax.runtime.cluster import ClusterView, NodeView
 from hapax.runtime.ports import Network
-from hapax.wire.messages import FetchRequest
-from hapax.wire.peer import Peer, PeerError
+from hapax.wire.internal_writes import proof
+from hapax.wire.messages import FetchRequest, set_unknown_tag
+from hapax.wire.peer import INTERNAL_WRITE_TAG, Peer, PeerError
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
 FETCH_WAIT_MS: Final = 500
@@ -33,6 +34,7 @@ class LogReader:
     def __init__(self, network: Network, view: ClusterView, node_id: NodeId, request_timeout_ms: int = 30_000) -> None:
         self._network = network
         self._view = view
+        self._node_id = node_id
         self._client_id = f"hapax-{node_id}-load"
         self._request_timeout_ms = request_timeout_ms
         self._peers: dict[tuple[NodeId, RegistrationEpoch], asyncio.Future[Peer]] = {}
@@ -102,6 +104,8 @@ class LogReader:
                 log_start_offset=-1, partition_max_bytes=FETCH_BYTES,
             )])],
         )
+        if (me := self._view.node(self._node_id)) is not None:
+            set_unknown_tag(request, INTERNAL_WRITE_TAG, proof(me.registration, me.session))
         response: Any = await peer.call(request, version=FETCH_VERSION)
         if response.error_code or not response.responses:
             raise LogUnreadable(f"Fetch answered {ErrorCode(response.error_code).name}")

@@ -27,7 +27,7 @@ from hapax.codec.internal_records import KeyValue, encode_batch
 from hapax.coordinator.metrics import Counters
 from hapax.core.control import Control, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.types import NodeId, PartitionIndex, RegistrationEpoch, ShardEpoch, TopicId
+from hapax.core.types import NO_SHARD_EPOCH, NodeId, PartitionIndex, RegistrationEpoch, ShardEpoch, TopicId
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import ClusterView, NodeView
 from hapax.runtime.ports import Clock, Network, Task
@@ -456,8 +456,8 @@ class _Link:
             for shard_log in waiting.values():
                 shard_log.give_up(f"no word on where the log ends: {error}")
 
-        self._submit(
-            ListOffsetsRequest, LIST_OFFSETS_VERSION, [encode_list_ends(asked)], answered, list(waiting.values()))
+        body = encode_list_ends(asked, self._writer.proof(NO_SHARD_EPOCH))
+        self._submit(ListOffsetsRequest, LIST_OFFSETS_VERSION, [body], answered, list(waiting.values()))
 
     def _submit(
         self, kind: Any, version: int, body: Sequence[bytes | bytearray],

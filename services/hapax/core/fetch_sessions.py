@@ -133,6 +133,8 @@ class Session(Generic[Asked]):
         self.bytes = SESSION_BYTES
         self.created_ms = 0
         self.used_ms = 0
+        self.approved_for: object = None
+        """The rights of a client that may read all partitions (where the cluster has an authoriser)."""
         self.evictable: tuple[int, int] | None = None
         """The session's entry among those that a larger session may replace."""
 

@@ -7,6 +7,7 @@ from hapax.kafka.context import NodeContext
 from hapax.kafka.registry import all_apis, register_common
 from hapax.kafka.server import ServerLimits
 from hapax.kafka.table import ApiTable
+from hapax.runtime.access import access_of
 from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import FrameLimits, Network
@@ -21,7 +22,7 @@ def node_table(
     `broker`: the node's settings are the defaults of topics' configurations. The service then registers the calls of
     its role, and `registry.register_other_roles` those of other roles.
     """
-    table = ApiTable(all_apis())
+    table = ApiTable(all_apis(), access_of(settings, view))
     register_common(table, NodeContext(node_id, view, network, settings, Administration(view, network), broker))
     return table
 

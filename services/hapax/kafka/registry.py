@@ -2,10 +2,12 @@
 
 A module of `kafka/api` serves one API key. It has
 
-* `ROW`, its row of the table: key, versions, the largest request, and who answers;
+* `ROW`, its row of the table: key, versions, the largest request, who answers,
+  and what a request needs the permission for;
 * `register(table, ...)`, which installs the handler: of calls that every node answers with a `NodeContext`, of a
   role's calls with the role's own service;
-* where `ROW.elsewhere` is set, `refused(request, version, code)`: a response that refuses the whole request.
+* where `ROW.elsewhere` is set, or the need refuses requests by it, `refused(request, version, code)`: a response that
+  refuses the whole request.
 
 Every node advertises the same table (rule 11). A client whose picture of the cluster is out of date, or a tool that
 asks each node in turn, gets the error that makes it look again or an empty list, not a missing version and not a
@@ -31,7 +33,7 @@ API_MODULES: Final = sorted(
 
 def all_apis() -> list[Api]:
     """A fresh table's rows, by key, none of them served yet."""
-    return [Api(module.ROW) for module in API_MODULES]
+    return [Api(module.ROW, getattr(module, "refused", None)) for module in API_MODULES]
 
 
 def register_common(table: ApiTable, node: NodeContext) -> None:

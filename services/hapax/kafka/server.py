@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from hapax.codec.varint import read_uvarint
 from hapax.core.access.principals import ANONYMOUS, Principal
+from hapax.core.access.rights import Rights
 from hapax.core.errors import error_name
 from hapax.kafka.errors_in import errors_in
 from hapax.kafka.metrics import (
@@ -158,6 +159,7 @@ class Session:
 
     __slots__ = (
         "_bytes", "_order", "_paused", "_polls", "_server", "_waits", "closed", "connection", "listener", "principal",
+        "rights",
     )
 
     def __init__(self, server: KafkaServer, connection: FrameConnection, listener: str = PLAINTEXT) -> None:
@@ -166,6 +168,7 @@ class Session:
         self.closed = False
         self.principal: Principal = ANONYMOUS
         """Authentication sets it; a request is judged by the principal at its arrival."""
+        self.rights: Rights | None = None
         self._server = server
         self._order: deque[RequestContext] = deque()  # requests without an answer on its way, oldest first
         self._bytes = 0                               # held by them

@@ -19,7 +19,10 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
 
 from hapax.core.access.principals import Principal
+from hapax.core.access.rights import Rights
 from hapax.core.errors import ErrorCode
+from hapax.kafka.needs import Need, guarded
+from hapax.runtime.access import Access
 from hapax.runtime.metrics import SECONDS, Histogram
 from hapax.runtime.ports import Chunk, FrameConnection
 from hapax.wire import messages
@@ -50,6 +53,8 @@ class AnsweringSession(Protocol):
     closed: bool
     principal: Principal
     """Who sends the requests that arrive from now on: set by authentication."""
+    rights: Rights | None
+    """What the principal may do, as `needs.rights_of` keeps it."""
 
     def complete(self, ctx: RequestContext, answer: Answer) -> None: ...
     def release(self, ctx: RequestContext) -> None: ...
@@ -144,6 +149,8 @@ class ApiRow(NamedTuple):
     flexible_from: int
     """First version with compact types and tagged fields: its headers end in tagged fields too."""
     answered_by: Role
+    need: Need
+    """What a request needs the permission for, where the cluster has an authoriser."""
     elsewhere: ErrorCode | None = None
     """What a node of another role answers; None: there is no other role."""
     advertised_from: int | None = None
@@ -158,16 +165,19 @@ class Api:
 
     __slots__ = (
         "_request", "advertised_min", "cancel_on_close", "errors", "first_flexible", "handler", "key",
-        "max_frame_bytes", "max_version", "min_version", "name", "raw", "requests", "seconds",
+        "max_frame_bytes", "max_version", "min_version", "name", "need", "raw", "refused", "requests", "seconds",
     )
 
-    def __init__(self, row: ApiRow) -> None:
+    def __init__(self, row: ApiRow, refused: Callable[[Any, int, ErrorCode], Any] | None = None) -> None:
+        """`refused`: the module's answer that refuses a whole request."""
         self.key = row.key
         self.name = row.name
         self.min_version, self.max_version = row.versions
         self.advertised_min = self.min_version if row.advertised_from is None else row.advertised_from
         self.first_flexible = row.flexible_from
         self.max_frame_bytes = row.max_frame_bytes
+        self.need = row.need
+        self.refused: Any = refused
         self.handler: Handler | None = None
         self.raw: RawHandler | None = None
         self.cancel_on_close = False
@@ -202,19 +212,29 @@ class Api:
 class ApiTable:
     """`table.on(row, handler)` for each API that this node serves; `registry.py` has all the rows."""
 
-    def __init__(self, apis: Sequence[Api]) -> None:
+    def __init__(self, apis: Sequence[Api], access: Access | None = None) -> None:
+        """`access`: what requests are checked against before their handlers; None: everybody may do everything."""
         self.apis = {api.key: api for api in apis}
         """By API key."""
+        self.access = access
 
     def on(self, row: ApiRow, handler: Handler, *, cancel_on_close: bool = False) -> None:
-        """Installs a decoded handler for an API key."""
+        """Installs a decoded handler for an API key, behind the row's need."""
         api = self.apis[row.key]
-        api.handler, api.raw, api.cancel_on_close = handler, None, cancel_on_close
+        api.handler = handler if self.access is None else guarded(self.access, api, handler)
+        api.raw, api.cancel_on_close = None, cancel_on_close
 
-    def on_raw(self, row: ApiRow, handler: RawHandler, *, cancel_on_close: bool = False) -> None:
-        """Installs a raw handler for an API key."""
+    def on_raw(
+        self, row: ApiRow, handler: RawHandler, guard: Callable[[Access], RawHandler] | None = None,
+        *, cancel_on_close: bool = False,
+    ) -> None:
+        """Installs a raw handler for an API key. `guard` makes the handler that checks the row's need itself: a table
+        with an authoriser takes no raw handler without one."""
+        if self.access is not None and guard is None:
+            raise TypeError(f"the raw handler of {row.name} checks no rights")
         api = self.apis[row.key]
-        api.raw, api.handler, api.cancel_on_close = handler, None, cancel_on_close
+        api.raw = handler if self.access is None or guard is None else guard(self.access)
+        api.handler, api.cancel_on_close = None, cancel_on_close
 
     def get(self, key: int) -> Api | None:
         return self.apis.get(key)

@@ -1,6 +1,6 @@
-"""Settings of listeners' security: protocols, certificates, and who a certificate belongs to.
+"""Settings of listeners' security: protocols, certificates, and who a certificate belongs to; and who may do what.
 
-Names are Kafka's. Each may be given for one listener alone: `listener.name.<name in lower case>.<setting>`.
+Names are Kafka's. Those of listeners may be given for one alone: `listener.name.<name in lower case>.<setting>`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Final, Literal
 
 from hapax.core.access.principal_rules import PrincipalRules
-from hapax.runtime.setting_types import Between, Like, Millis
+from hapax.runtime.setting_types import Between, Like, Millis, Principals
 
 PLAINTEXT: Final = "PLAINTEXT"
 SSL: Final = "SSL"
@@ -75,11 +75,22 @@ class SecuritySettings:
     given up."""
     ssl_max_handshakes_per_ip: Annotated[int, Between(1)] = 500
     """As `ssl.max.handshakes`, of one IPv4 address or one IPv6 network of 64 bits."""
+    authorizer_class_name: Literal["", "acl", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"] = ""
+    """`acl`, or Kafka's name for the same: requests need a permission (ACL). Empty: everybody may do everything."""
+    super_users: Principals = ""
+    """Principals that need no permission, separated by semicolons: `User:admin;User:CN=operator,O=shop`."""
+    allow_everyone_if_no_acl_found: bool = False
+    """true: everybody may use a resource that no ACL names."""
+    node_principals: Principals = ""
+    """Principals of the cluster's own nodes, separated by semicolons. Their requests need one of these and the proof of
+    a live registration; where this is empty, the proof alone."""
 
 
 SECURITY_SETTINGS: Final = tuple(
     field.name.replace("_", ".") for field in fields(SecuritySettings)
-    if field.name != "listener_security_protocol_map")
+    if field.name not in (
+        "listener_security_protocol_map", "authorizer_class_name", "super_users", "allow_everyone_if_no_acl_found",
+        "node_principals"))
 """Those that a listener can have of its own."""
 SECRETS: Final = frozenset(("ssl.keystore.key", "ssl.key.password"))
 """Values that no client is ever shown."""

@@ -25,6 +25,8 @@ Millis = Annotated[int, Between(1)]
 Count = Annotated[int, Between(1, 1_000_000)]
 Unlimited = Annotated[int, Between(-1)]
 """-1: no limit."""
+Principals = Annotated[str, Like(r"(?:[^:;]+:[^;]+(?:;[^:;]+:[^;]+)*)?")]
+"""`Type:name`, separated by semicolons."""
 MaybeMillis = Annotated[int, Between(-1)] | None
 
 

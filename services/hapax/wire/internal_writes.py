@@ -65,7 +65,7 @@ def encode_produce(batches: Sequence[InternalBatch], timeout_ms: int, proof_: by
     return chunks
 
 
-def encode_list_ends(partitions: Mapping[str, Sequence[PartitionIndex]]) -> bytes:
+def encode_list_ends(partitions: Mapping[str, Sequence[PartitionIndex]], proof_: bytes) -> bytes:
     """The body of a ListOffsets request of version `LIST_OFFSETS_VERSION` for the ends of partitions, by topic."""
     chunks = [_NO_REPLICA_UNCOMMITTED, uvarint(len(partitions) + 1)]
     for topic, of_topic in partitions.items():
@@ -74,5 +74,5 @@ def encode_list_ends(partitions: Mapping[str, Sequence[PartitionIndex]]) -> byte
         for partition in of_topic:
             chunks += (_I32.pack(partition), _ANY_EPOCH_LATEST)
         chunks.append(b"\0")
-    chunks.append(b"\0")
+    chunks.append(b"\1" + uvarint(INTERNAL_WRITE_TAG) + uvarint(len(proof_)) + proof_)
     return b"".join(chunks)

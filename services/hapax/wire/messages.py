@@ -28,6 +28,7 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "metadata.api_versions": ("ApiVersions",),
     "metadata.find_coordinator": ("FindCoordinator",),
     "metadata.metadata": ("Metadata",),
+    "admin.acl": ("DescribeAcls", "CreateAcls", "DeleteAcls"),
     "admin.client_quotas": ("DescribeClientQuotas", "AlterClientQuotas"),
     "admin.cluster": (
         "DescribeCluster", "DescribeLogDirs", "AlterReplicaLogDirs", "DescribeQuorum", "UpdateFeatures",

@@ -17,7 +17,8 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, RegistrationEpoch, ShardEpoch, TopicId
 from hapax.runtime.telemetry import Metrics
 from hapax.wire.internal_writes import LIST_OFFSETS_VERSION, InternalBatch, encode_list_ends, encode_produce, proof
-from hapax.wire.messages import ListOffsetsRequest, ProduceRequest, unknown_tag
+from hapax.wire.messages import ListOffsetsRequest, ProduceRequest, set_unknown_tag, unknown_tag
+from hapax.wire.peer import INTERNAL_WRITE_TAG
 
 TOPIC = TopicId(bytes(range(16)))
 
@@ -276,6 +277,7 @@ async def test_the_request_is_what_the_schema_says() -> None:
 
 
 async def test_the_question_for_the_ends_of_logs_is_what_the_library_encodes() -> None:
+    shown = proof(RegistrationEpoch(7), b"s" * 16)
     asked = {"__transaction_state": [PartitionIndex(3), PartitionIndex(49)], "__consumer_offsets": [PartitionIndex(0)]}
     kind = ListOffsetsRequest.ListOffsetsTopic
     request = ListOffsetsRequest(replica_id=-1, isolation_level=0, timeout_ms=0, topics=[
@@ -285,4 +287,5 @@ async def test_the_question_for_the_ends_of_logs_is_what_the_library_encodes() -
         ])
         for name, indexes in asked.items()
     ])
-    assert encode_list_ends(asked) == request.encode(version=LIST_OFFSETS_VERSION)
+    set_unknown_tag(request, INTERNAL_WRITE_TAG, shown)
+    assert encode_list_ends(asked, shown) == request.encode(version=LIST_OFFSETS_VERSION)

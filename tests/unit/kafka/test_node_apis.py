@@ -57,7 +57,7 @@ class AnsweringNode:
         register_other_roles(table)
         self._names = {api.key: api for api in table.advertised()}
         server = KafkaServer(ports.network, table)
-        self._sessions = {name: server._accept(self, name) for name in ("PLAINTEXT", "EXTERNAL")}
+        self.sessions = {name: server._accept(self, name) for name in ("PLAINTEXT", "EXTERNAL")}
 
     async def ask(self, name: str, version: int, *, by: str = "PLAINTEXT", **fields: Any) -> Any:
         """By the listener `by`: encodes, hands the frame over inside the node's process, decodes what is sent back."""
@@ -68,7 +68,7 @@ class AnsweringNode:
         frame += bytes(request.encode(version=version))
 
         async def inside() -> bytes:
-            self._sessions[by].on_frame(memoryview(frame))
+            self.sessions[by].on_frame(memoryview(frame))
             return await self._answers.get()
 
         answer = await self._world.inside(self._process, inside())
@@ -514,7 +514,7 @@ def test_a_node_answers_every_advertised_call_of_other_roles_in_every_version() 
                   "CreatePartitions", "ElectLeaders", "AlterPartitionReassignments", "ListPartitionReassignments",
                   "IncrementalAlterConfigs", "DescribeConfigs", "AlterConfigs", "AlterReplicaLogDirs",
                   "DescribeLogDirs", "DescribeClientQuotas", "AlterClientQuotas", "DescribeQuorum", "UpdateFeatures",
-                  "ListConfigResources", "DescribeTopicPartitions"}
+                  "ListConfigResources", "DescribeTopicPartitions", "DescribeAcls", "CreateAcls", "DeleteAcls"}
         for _, name, version, _ in REQUESTS:
             if name in served:
                 continue

@@ -126,4 +126,4 @@ REPORTED: Final = {
 """The operations that an answer with authorized operations may name, by the type of the resource."""
 
 NOT_ASKED: Final = -(1 << 31)
-"""Authorized operations in an answer whose request did not ask for them."""
+"""The field for authorized operations in an answer whose request did not ask for them."""

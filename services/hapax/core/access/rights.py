@@ -8,8 +8,9 @@ from hapax.core.access.index import AccessIndex, Decision, Policy
 from hapax.core.access.principals import Principal
 from hapax.core.access.resources import CLUSTER_NAME, NOT_ASKED, REPORTED, Action, ResourceType
 
-_MOST_ANSWERS: Final = 4096
-"""A client that asks about more names makes this object forget what it knew: names come from clients."""
+_MOST_ANSWERS: Final = 1024
+_LONGEST_KEPT: Final = 256
+"""Names come from clients, so what is remembered is bounded: their number, and their length in characters."""
 
 
 class Rights:
@@ -30,7 +31,8 @@ class Rights:
             answer = self.decide(action, name).allowed
             if len(self._answers) >= _MOST_ANSWERS:
                 self._answers.clear()
-            self._answers[action, name] = answer
+            if len(name) <= _LONGEST_KEPT:
+                self._answers[action, name] = answer
         return answer
 
     def may_in_cluster(self, action: Action) -> bool:
@@ -48,20 +50,23 @@ class Rights:
         """With the binding that decided."""
         return self.index.decide(self.policy, self.principal, self.host, action, name)
 
-    def operations(self, kind: ResourceType, name: str = CLUSTER_NAME) -> int:
-        """The bit field of authorized operations: bit n is set where the operation with Kafka's number n is
-        permitted."""
-        found = 0
-        for action in REPORTED[kind]:
-            if self.may(action, name):
-                found |= 1 << action.operation
-        return found
+    def operations(self, kind: ResourceType, name: str = CLUSTER_NAME) -> frozenset[int]:
+        """Kafka's numbers of the operations that are permitted on a resource."""
+        return frozenset(int(action.operation) for action in REPORTED[kind] if self.may(action, name))
 
 
-def operations_asked(rights: Rights | None, asked: bool, kind: ResourceType, name: str = CLUSTER_NAME) -> int:
-    """`rights` None: there is no authoriser, and everything is permitted, as in Kafka."""
+def operations_asked(
+    rights: Rights | None, asked: bool, kind: ResourceType, name: str = CLUSTER_NAME
+) -> frozenset[int] | None:
+    """Authorized operations for an answer; None: the request does not ask for them. `rights` None: there is no
+    authoriser, and everything is permitted, as in Kafka."""
     if not asked:
-        return NOT_ASKED
+        return None
     if rights is None:
-        return sum(1 << action.operation for action in REPORTED[kind])
+        return frozenset(int(action.operation) for action in REPORTED[kind])
     return rights.operations(kind, name)
+
+
+def bit_field(operations: frozenset[int] | None) -> int:
+    """As Kafka's protocol writes them: bit n for the operation with the number n."""
+    return NOT_ASKED if operations is None else sum(1 << each for each in operations)

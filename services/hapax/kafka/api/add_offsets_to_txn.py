@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from hapax.core.access.resources import READ_GROUP, WRITE_TRANSACTIONAL_ID
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction.machine import TransactionShard
 from hapax.core.transaction.requests import AddPartitionsToTxn, PartitionResults
 from hapax.core.types import ProducerEpoch, ProducerId
+from hapax.kafka.needs import whole
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.kafka.transactions import TransactionCoordinator
 from hapax.wire.messages import AddOffsetsToTxnResponse
@@ -15,7 +17,8 @@ from hapax.wire.reasons import with_reason
 
 ROW: Final = ApiRow(
     key=25, name="AddOffsetsToTxn", versions=(0, 4), flexible_from=3, max_frame_bytes=SMALL_FRAME_BYTES,
-    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR,
+    need=whole(WRITE_TRANSACTIONAL_ID, "transactional_id").then(whole(READ_GROUP, "group_id")))
 
 
 def register(table: ApiTable, coordinator: TransactionCoordinator) -> None:

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Final
 
+from hapax.core.access.resources import CLUSTER_ACTION, WRITE_TOPIC, WRITE_TRANSACTIONAL_ID, ResourceType
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction.machine import TransactionShard
 from hapax.core.transaction.requests import AddPartitionsToTxn, PartitionResults, VerifyPartitions
 from hapax.core.types import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
+from hapax.kafka.needs import Asking, Need, Outcome, Refused
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.kafka.transactions import TransactionCoordinator
 from hapax.wire.messages import AddPartitionsToTxnResponse
@@ -21,7 +23,11 @@ from hapax.wire.reasons import with_text
 
 ROW: Final = ApiRow(
     key=24, name="AddPartitionsToTxn", versions=(0, 5), flexible_from=3,
-    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR,
+    need=Need(
+        "Write TransactionalId; Write Topic each (if one is refused, none is added); from version 4 on ClusterAction "
+        "Cluster",
+        lambda asking, request: _check(asking, request)))
 
 Result = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 ResultOfPartition = Result.AddPartitionsToTxnPartitionResult
@@ -69,6 +75,22 @@ def register(table: ApiTable, coordinator: TransactionCoordinator) -> None:
         return with_text(response, next(filter(None, reasons), ""))
 
     table.on(ROW, handle)
+
+
+def _check(asking: Asking, request: Any) -> Outcome:
+    version = asking.ctx.api_version
+    if version >= 4:
+        return None if asking.may(CLUSTER_ACTION) else Refused(asking.refused(request, ResourceType.CLUSTER))
+    if not asking.may(WRITE_TRANSACTIONAL_ID, request.v3_and_below_transactional_id):
+        return Refused(asking.refused(request, ResourceType.TRANSACTIONAL_ID))
+    refused_topics = {
+        topic.name for topic in request.v3_and_below_topics if not asking.may(WRITE_TOPIC, topic.name)}
+    if not refused_topics:
+        return None
+    partitions = _partitions(request.v3_and_below_topics)
+    return Refused(AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_topic_v3_and_below=_results(partitions, [
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED if each.topic in refused_topics else ErrorCode.OPERATION_NOT_ATTEMPTED
+        for each in partitions])))
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:

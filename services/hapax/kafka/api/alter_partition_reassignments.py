@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from hapax.core.access.resources import ALTER_CLUSTER
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.kafka.context import NodeContext
+from hapax.kafka.needs import in_cluster
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.wire.messages import AlterPartitionReassignmentsResponse
 
 ROW: Final = ApiRow(
-    key=45, name="AlterPartitionReassignments", versions=(0, 1), flexible_from=0, answered_by=Role.EVERY_NODE)
+    key=45, name="AlterPartitionReassignments", versions=(0, 1), flexible_from=0, answered_by=Role.EVERY_NODE,
+    need=in_cluster(ALTER_CLUSTER))
 
 _Topic = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
 _Partition = _Topic.ReassignablePartitionResponse
@@ -56,3 +59,9 @@ def _response(
         throttle_time_ms=0, allow_replication_factor_change=not same_factor, error_code=code,
         error_message=reason or None,
         responses=[_Topic(name=name, partitions=partitions) for name, partitions in topics.items()])
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    return _response([
+        pb.PartitionResult(topic=topic.name, partition=partition.partition_index, error=code)
+        for topic in request.topics for partition in topic.partitions], False, code)

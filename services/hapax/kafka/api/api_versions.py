@@ -10,12 +10,14 @@ from typing import Any, Final
 
 from hapax.core.errors import ErrorCode
 from hapax.kafka.context import NodeContext
+from hapax.kafka.needs import NOTHING
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import ApiVersionsResponse
 
 ROW: Final = ApiRow(
     key=18, name="ApiVersions", versions=(0, 4), flexible_from=3, max_frame_bytes=SMALL_FRAME_BYTES,
-    answered_by=Role.EVERY_NODE)
+    answered_by=Role.EVERY_NODE,
+    need=NOTHING)
 
 TRANSACTION_VERSION: Final = 2
 """Transactions version 2 (KIP-890): clients raise their epoch with each transaction only if the node announces it."""

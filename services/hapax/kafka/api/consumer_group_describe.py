@@ -11,17 +11,22 @@ from itertools import groupby
 from typing import Any, Final, Protocol
 from uuid import UUID
 
+from hapax.core.access.resources import DESCRIBE_GROUP, DESCRIBE_TOPIC, ResourceType
+from hapax.core.access.rights import operations_asked
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.descriptions import ConsumerDescription, DescribedConsumer
 from hapax.core.group.values import Partitions
 from hapax.core.types import TopicId
 from hapax.kafka.group_calls import check_group_id, each_of
+from hapax.kafka.needs import Asking, Need, Outcome, Passing, each, own_name
 from hapax.kafka.table import NAMES_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import ConsumerGroupDescribeResponse
 
 ROW: Final = ApiRow(
     key=69, name="ConsumerGroupDescribe", versions=(0, 1), flexible_from=0, max_frame_bytes=NAMES_FRAME_BYTES,
-    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR,
+    need=each(DESCRIBE_GROUP, "group_ids", "groups", own_name).then(
+        Need("Describe Topic for the assigned topics", lambda asking, request: _check(asking, request))))
 
 Group = ConsumerGroupDescribeResponse.DescribedGroup
 Member = Group.Member
@@ -46,18 +51,42 @@ class DescribesConsumerGroups(Protocol):
 
 
 def register(table: ApiTable, coordinator: DescribesConsumerGroups) -> None:
-    async def described(group_id: str) -> Any:
-        try:
-            check_group_id(group_id)
-            return _group(group_id, await coordinator.consumer_group_describe(group_id), coordinator.topic_name)
-        except Refusal as refusal:
-            return _refused(group_id, refusal.code, refusal.reason or None)
-
     async def handle(ctx: RequestContext, request: Any) -> Any:
+        operations = operations_asked(None, request.include_authorized_operations, ResourceType.GROUP)
+
+        async def described(group_id: str) -> Any:
+            try:
+                check_group_id(group_id)
+                found = await coordinator.consumer_group_describe(group_id)
+                return _group(group_id, found, coordinator.topic_name, operations)
+            except Refusal as refusal:
+                return _refused(group_id, refusal.code, refusal.reason or None)
+
         return ConsumerGroupDescribeResponse(
             throttle_time_ms=0, groups=await each_of(request.group_ids, described))
 
     table.on(ROW, handle)
+
+
+def _check(asking: Asking, request: Any) -> Outcome:
+    def finish(answer: Any) -> Any:
+        answer.groups = [_shown(asking, each, request.include_authorized_operations) for each in answer.groups]
+        return answer
+
+    return Passing(finish)
+
+
+def _shown(asking: Asking, group: Any, operations: bool) -> Any:
+    """A group with an assigned topic that the client may not describe is refused as a whole, as in Kafka."""
+    if group.error_code:
+        return group
+    topics = {
+        topic.topic_name for member in group.members for assignment in (member.assignment, member.target_assignment)
+        for topic in assignment.topic_partitions}
+    if not all(asking.may(DESCRIBE_TOPIC, name) for name in sorted(topics)):
+        return _refused(group.group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)
+    group.authorized_operations = operations_asked(asking.rights, operations, ResourceType.GROUP, group.group_id)
+    return group
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:
@@ -65,11 +94,11 @@ def refused(request: Any, version: int, code: ErrorCode) -> Any:
     return ConsumerGroupDescribeResponse(throttle_time_ms=0, groups=groups)
 
 
-def _group(group_id: str, found: ConsumerDescription, name: TopicName) -> Any:
+def _group(group_id: str, found: ConsumerDescription, name: TopicName, operations: frozenset[int] | None) -> Any:
     return Group(
         error_code=0, error_message=None, group_id=group_id, group_state=found.state, group_epoch=found.epoch,
         assignment_epoch=found.target_epoch, assignor_name=found.assignor,
-        members=[_member(each, name) for each in found.members], authorized_operations=None)
+        members=[_member(each, name) for each in found.members], authorized_operations=operations)
 
 
 def _member(member: DescribedConsumer, name: TopicName) -> Any:

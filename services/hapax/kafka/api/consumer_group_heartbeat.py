@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Any, Final, Protocol
 from uuid import UUID
 
+from hapax.core.access.resources import DESCRIBE_TOPIC, READ_GROUP, ResourceType
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.values import (
     SUPERSEDED,
@@ -21,13 +22,16 @@ from hapax.core.group.values import (
 )
 from hapax.core.types import TopicId
 from hapax.kafka.group_calls import check_names, client_host, fresh_id
+from hapax.kafka.needs import Asking, Need, Outcome, Refused, whole
 from hapax.kafka.table import ApiRow, ApiTable, CloseConnection, RequestContext, Role
 from hapax.runtime.ports import Randomness
 from hapax.wire.messages import ConsumerGroupHeartbeatResponse, id_bytes
 
 ROW: Final = ApiRow(
     key=68, name="ConsumerGroupHeartbeat", versions=(0, 1), flexible_from=0,
-    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR,
+    need=whole(READ_GROUP, "group_id").then(
+        Need("Describe Topic for the topics named", lambda asking, request: _check(asking, request))))
 
 Assignment = ConsumerGroupHeartbeatResponse.Assignment
 Topic = Assignment.TopicPartitions
@@ -75,6 +79,12 @@ def register(table: ApiTable, random: Randomness, coordinator: HearsConsumers) -
             return _refused(refusal)
 
     table.on(ROW, handle)
+
+
+def _check(asking: Asking, request: Any) -> Outcome:
+    if all(asking.may(DESCRIBE_TOPIC, name) for name in request.subscribed_topic_names or ()):
+        return None
+    return Refused(asking.refused(request, ResourceType.TOPIC))
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:

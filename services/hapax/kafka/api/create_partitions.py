@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
+from hapax.core.access.resources import ALTER_TOPIC
 from hapax.core.cluster.topics import check_assignment, check_partition_count
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.kafka.context import NodeContext
+from hapax.kafka.needs import each
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import ClusterView
 from hapax.wire.messages import CreatePartitionsResponse
 
 ROW: Final = ApiRow(
-    key=37, name="CreatePartitions", versions=(0, 3), flexible_from=2, answered_by=Role.EVERY_NODE)
+    key=37, name="CreatePartitions", versions=(0, 3), flexible_from=2, answered_by=Role.EVERY_NODE,
+    need=each(ALTER_TOPIC, "topics", "results"))
 
 _Result = CreatePartitionsResponse.CreatePartitionsTopicResult
 
@@ -73,3 +76,8 @@ def _result(name: str, code: ErrorCode, reason: str) -> Any:
 
 def register(table: ApiTable, node: NodeContext) -> None:
     table.on(ROW, CreatePartitionsApi(node.view, node.administration).handle)
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    return CreatePartitionsResponse(throttle_time_ms=0, results=[
+        _result(name, code, "") for name in dict.fromkeys(topic.name for topic in request.topics)])

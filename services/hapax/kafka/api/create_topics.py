@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from hapax.codec.metadata import INTERNAL_TOPICS
+from hapax.core.access.resources import CREATE_IN_CLUSTER, CREATE_TOPIC, DESCRIBE_TOPIC_CONFIGS
 from hapax.core.cluster.topics import (
     check_assignment,
     check_partition_count,
@@ -18,6 +19,7 @@ from hapax.core.cluster.topics import (
 )
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.kafka.context import NodeContext
+from hapax.kafka.needs import Asking, Need, Outcome, Passing, each
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime.administration import Administration
@@ -25,10 +27,13 @@ from hapax.runtime.cluster import ClusterView
 from hapax.wire.messages import CreateTopicsResponse
 
 ROW: Final = ApiRow(
-    key=19, name="CreateTopics", versions=(2, 7), flexible_from=5, answered_by=Role.EVERY_NODE)
+    key=19, name="CreateTopics", versions=(2, 7), flexible_from=5, answered_by=Role.EVERY_NODE,
+    need=each(CREATE_TOPIC, "topics", "topics", or_in_cluster=CREATE_IN_CLUSTER).then(
+        Need("DescribeConfigs Topic to see what was created", lambda asking, request: _check(asking))))
 
 _Result = CreateTopicsResponse.CreatableTopicResult
 _Config = _Result.CreatableTopicConfigs
+_DETAILS_FROM: Final = 5
 _DYNAMIC_TOPIC_CONFIG: Final = 1
 """Kafka's number for the source of a setting that was made for this topic."""
 
@@ -117,3 +122,24 @@ def _refused(name: str, code: ErrorCode, reason: str) -> Any:
 
 def register(table: ApiTable, node: NodeContext) -> None:
     table.on(ROW, CreateTopicsApi(node.view, node.administration).handle)
+
+
+def _check(asking: Asking) -> Outcome:
+    """From version 5 on the answer has the topic's size and configuration, which are shown with a right to them."""
+    if asking.ctx.api_version < _DETAILS_FROM:
+        return None
+
+    def finish(answer: Any) -> Any:
+        for topic in answer.topics:
+            if not topic.error_code and not asking.rights.may(DESCRIBE_TOPIC_CONFIGS, topic.name):
+                topic.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                topic.num_partitions = topic.replication_factor = -1
+                topic.configs = []
+        return answer
+
+    return Passing(finish)
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    return CreateTopicsResponse(throttle_time_ms=0, topics=[
+        _refused(name, code, "") for name in dict.fromkeys(topic.name for topic in request.topics)])

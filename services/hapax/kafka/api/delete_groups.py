@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
+from hapax.core.access.resources import DELETE_GROUP
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.kafka.group_calls import each_of
+from hapax.kafka.needs import each, own_name
 from hapax.kafka.table import NAMES_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import DeleteGroupsResponse
 
 ROW: Final = ApiRow(
     key=42, name="DeleteGroups", versions=(0, 2), flexible_from=2, max_frame_bytes=NAMES_FRAME_BYTES,
-    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR,
+    need=each(DELETE_GROUP, "groups_names", "results", own_name))
 
 Result = DeleteGroupsResponse.DeletableGroupResult
 

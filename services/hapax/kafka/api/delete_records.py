@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final, Protocol
 
+from hapax.core.access.resources import DELETE_TOPIC
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.kafka.needs import each
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import DeleteRecordsResponse
 
 ROW: Final = ApiRow(
     key=21, name="DeleteRecords", versions=(0, 2), flexible_from=2,
-    answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    need=each(DELETE_TOPIC, "topics", "topics"))
 
 HIGH_WATERMARK: Final = -1
 """As an offset, this value stands for everything that is committed."""

@@ -7,16 +7,21 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from hapax.core.access.resources import DELETE_TOPIC, DESCRIBE_TOPIC, ResourceType
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import TopicId
 from hapax.kafka.context import NodeContext
+from hapax.kafka.needs import Asking, Need, Outcome, Passing, Refused, name_or_id, own_name, split
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import ClusterView
 from hapax.wire.messages import DeleteTopicsResponse
 
 ROW: Final = ApiRow(
-    key=20, name="DeleteTopics", versions=(1, 6), flexible_from=4, answered_by=Role.EVERY_NODE)
+    key=20, name="DeleteTopics", versions=(1, 6), flexible_from=4, answered_by=Role.EVERY_NODE,
+    need=Need("Delete Topic each", lambda asking, request: _check(asking, request)))
+
+_IDS_FROM: Final = 6
 
 _Result = DeleteTopicsResponse.DeletableTopicResult
 
@@ -35,7 +40,7 @@ class DeleteTopicsApi:
         self._enabled = enabled
 
     async def handle(self, ctx: RequestContext, request: Any) -> Any:
-        if ctx.api_version >= 6:
+        if ctx.api_version >= _IDS_FROM:
             wanted = [_Wanted(topic.name, topic.topic_id) for topic in request.topics]
         else:
             wanted = [_Wanted(name, None) for name in request.topic_names]
@@ -102,3 +107,38 @@ def _result(name: str | None, topic_id: uuid.UUID | None, code: ErrorCode, reaso
 def register(table: ApiTable, node: NodeContext) -> None:
     enabled = node.settings.delete_topic_enable
     table.on(ROW, DeleteTopicsApi(node.view, node.administration, enabled).handle)
+
+
+def _check(asking: Asking, request: Any) -> Outcome:
+    """A topic that is named by its id is named in the answer to those alone who may describe it."""
+    def permitted(asking: Asking, entry: Any) -> bool:
+        name = name_of(asking, entry)
+        return name is None or asking.may(DELETE_TOPIC, name)
+
+    if asking.ctx.api_version < _IDS_FROM:
+        name_of: Any = own_name
+        return split(asking, request, "topic_names", "responses", ResourceType.TOPIC, permitted)
+    name_of = name_or_id
+    shown = {
+        entry.topic_id: name for entry in request.topics
+        if entry.name is None and (name := asking.topic_name(entry.topic_id)) is not None
+        and asking.rights.may(DESCRIBE_TOPIC, name)}
+    outcome = split(asking, request, "topics", "responses", ResourceType.TOPIC, permitted)
+
+    def finish(answer: Any) -> Any:
+        for each in answer.responses:
+            if each.name is None:
+                each.name = shown.get(each.topic_id)
+        return answer
+
+    if isinstance(outcome, Refused):
+        return Refused(finish(outcome.answer))
+    return outcome if outcome is None else Passing(lambda answer: finish(outcome.finish(answer)))
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    wanted = (
+        [_Wanted(topic.name, topic.topic_id) for topic in request.topics] if version >= _IDS_FROM
+        else [_Wanted(name, None) for name in request.topic_names])
+    return DeleteTopicsResponse(throttle_time_ms=0, responses=[
+        _result(each.name, each.topic_id, code, "") for each in dict.fromkeys(wanted)])

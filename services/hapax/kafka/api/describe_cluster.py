@@ -11,16 +11,20 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from hapax.core.access.resources import ResourceType
+from hapax.core.access.rights import operations_asked
 from hapax.core.errors import ErrorCode
 from hapax.kafka.api.metadata import client_nodes
 from hapax.kafka.context import NodeContext
+from hapax.kafka.needs import Asking, Need, Outcome, Passing
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.runtime.cluster import ClusterView, NodeView
 from hapax.wire.messages import DescribeClusterResponse, set_unknown_tag
 
 ROW: Final = ApiRow(
     key=60, name="DescribeCluster", versions=(0, 2), flexible_from=0, max_frame_bytes=SMALL_FRAME_BYTES,
-    answered_by=Role.EVERY_NODE)
+    answered_by=Role.EVERY_NODE,
+    need=Need("nothing", lambda asking, request: _check(asking, request)))
 
 _Broker = DescribeClusterResponse.DescribeClusterBroker
 
@@ -49,7 +53,8 @@ def register(table: ApiTable, node: NodeContext) -> None:
             cluster_id="" if cluster is None else cluster.cluster_id,
             controller_id=node_id,
             brokers=[_broker(view, each, ctx.listener) for each in client_nodes(view)],
-            authorized_operations=None,
+            authorized_operations=operations_asked(
+                None, request.include_cluster_authorized_operations, ResourceType.CLUSTER),
         )
         allocators = [each for each in view.nodes("pid") if each.public_rpc_address]
         if allocators:
@@ -62,6 +67,18 @@ def register(table: ApiTable, node: NodeContext) -> None:
         return response
 
     table.on(ROW, handle)
+
+
+def _check(asking: Asking, request: Any) -> Outcome:
+    if not request.include_cluster_authorized_operations:
+        return None
+
+    def finish(answer: Any) -> Any:
+        if not answer.error_code:
+            answer.authorized_operations = asking.rights.operations(ResourceType.CLUSTER)
+        return answer
+
+    return Passing(finish)
 
 
 def _broker(view: ClusterView, node: NodeView, listener: str) -> Any:

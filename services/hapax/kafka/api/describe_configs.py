@@ -13,11 +13,14 @@ from enum import IntEnum
 from types import NoneType
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
+from hapax.core.access.resources import DESCRIBE_CLUSTER_CONFIGS, DESCRIBE_GROUP_CONFIGS, DESCRIBE_TOPIC_CONFIGS
 from hapax.core.cluster.topics import IDLE_TOPIC_CONFIGS, LIST_CONFIGS, check_topic_name
 from hapax.core.cluster.topics import TOPIC_CONFIGS as KAFKA_TOPIC_CONFIGS
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.configs import GROUP_CONFIGS
+from hapax.core.types import NodeId
 from hapax.kafka.context import NodeContext
+from hapax.kafka.needs import each_resource, refusal_of
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.runtime.cluster import ClusterView, TopicView
 from hapax.runtime.ports import Network
@@ -30,11 +33,14 @@ from hapax.runtime.settings import (
     field_types,
 )
 from hapax.runtime.settings_page import field_documentation
-from hapax.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
-from hapax.wire.peer import Peer, PeerError
+from hapax.wire.internal_writes import proof
+from hapax.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse, set_unknown_tag
+from hapax.wire.peer import INTERNAL_WRITE_TAG, Peer, PeerError
 
 ROW: Final = ApiRow(
-    key=32, name="DescribeConfigs", versions=(1, 4), flexible_from=4, answered_by=Role.EVERY_NODE)
+    key=32, name="DescribeConfigs", versions=(1, 4), flexible_from=4, answered_by=Role.EVERY_NODE,
+    need=each_resource(DESCRIBE_TOPIC_CONFIGS, DESCRIBE_GROUP_CONFIGS, DESCRIBE_CLUSTER_CONFIGS, "results")
+    .open_to_nodes())
 
 _Resource = DescribeConfigsRequest.DescribeConfigsResource
 _Result = DescribeConfigsResponse.DescribeConfigsResult
@@ -136,14 +142,17 @@ Ask = Callable[[Any], Awaitable[list[Any]]]
 """A request about resources of one type -> its results. Raises Refusal."""
 
 
-def through(view: ClusterView, network: Network, kind: int) -> Ask:
-    """Forwards requests about resources of this type to a node whose settings hold for them."""
+def through(node_id: NodeId, view: ClusterView, network: Network, kind: int) -> Ask:
+    """Forwards requests about resources of this type to a node whose settings hold for them. This node, which has
+    checked the client's rights, proves itself."""
     role = "broker" if kind == TOPIC else "coordinator"
 
     async def ask(request: Any) -> list[Any]:
         nodes = [node for node in view.nodes() if node.role == role and node.node_id not in view.silent]
         if not nodes:
             raise Refusal(ErrorCode.REQUEST_TIMED_OUT, f"no {role} is available to describe the settings")
+        if (me := view.node(node_id)) is not None:
+            set_unknown_tag(request, INTERNAL_WRITE_TAG, proof(me.registration, me.session))
         try:
             peer = await Peer.connect(
                 network, nodes[0].host, nodes[0].port, request_timeout_ms=_ASK_MS, connect_timeout_ms=_ASK_MS)
@@ -161,7 +170,7 @@ def through(view: ClusterView, network: Network, kind: int) -> Ask:
 def register(table: ApiTable, node: NodeContext) -> None:
     node_id, view, settings = node.node_id, node.view, node.settings
     elsewhere = GROUP if node.broker else TOPIC
-    ask = through(view, node.network, elsewhere)
+    ask = through(node_id, view, node.network, elsewhere)
 
     def configs_of(kind: int, name: str) -> dict[str, Described]:
         """Raises Refusal."""
@@ -310,3 +319,9 @@ def _refused(resource: Any, refusal: Refusal) -> Any:
     return _Result(
         error_code=refusal.code, error_message=refusal.reason, resource_type=resource.resource_type,
         resource_name=resource.resource_name, configs=[])
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    """`code` is replaced by that of each resource's type."""
+    return DescribeConfigsResponse(throttle_time_ms=0, results=[
+        _refused(resource, Refusal(refusal_of(resource, code))) for resource in request.resources])

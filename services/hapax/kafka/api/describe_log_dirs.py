@@ -10,12 +10,16 @@ import os
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, Protocol
 
+from hapax.core.access.resources import DESCRIBE_CLUSTER
+from hapax.core.errors import ErrorCode
 from hapax.kafka.context import NodeContext
+from hapax.kafka.needs import in_cluster
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import DescribeLogDirsResponse
 
 ROW: Final = ApiRow(
-    key=35, name="DescribeLogDirs", versions=(1, 5), flexible_from=2, answered_by=Role.EVERY_NODE)
+    key=35, name="DescribeLogDirs", versions=(1, 5), flexible_from=2, answered_by=Role.EVERY_NODE,
+    need=in_cluster(DESCRIBE_CLUSTER))
 
 _Folder = DescribeLogDirsResponse.DescribeLogDirsResult
 _Topic = _Folder.DescribeLogDirsTopic
@@ -66,6 +70,11 @@ def register_folder(table: ApiTable, folder: DataFolder) -> None:
             topics=[_Topic(name=name, partitions=partitions) for name, partitions in sorted(topics.items())])])
 
     table.on(ROW, handle)
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    """Before version 3 there is no field for the error, and a client takes an empty answer for this refusal."""
+    return DescribeLogDirsResponse(throttle_time_ms=0, error_code=int(code), results=[])
 
 
 def _response(folders: list[Any]) -> Any:

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+from hapax.core.access.resources import READ_TOPIC
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.kafka.needs import each
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import DescribeProducersResponse, unknown_tag
 from hapax.wire.peer import LEADER_ONLY_TAG
 
 ROW: Final = ApiRow(
     key=61, name="DescribeProducers", versions=(0, 0), flexible_from=0,
-    answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    need=each(READ_TOPIC, "topics", "topics"))
 
 Topic = DescribeProducersResponse.TopicResponse
 Partition = Topic.PartitionResponse

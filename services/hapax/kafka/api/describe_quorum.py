@@ -9,15 +9,18 @@ from __future__ import annotations
 import uuid
 from typing import Any, Final
 
+from hapax.core.access.resources import DESCRIBE_CLUSTER
 from hapax.core.errors import ErrorCode
 from hapax.kafka.context import NodeContext
+from hapax.kafka.needs import in_cluster
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.runtime.addresses import Address
 from hapax.runtime.cluster import ClusterView, NodeView
 from hapax.wire.messages import DescribeQuorumResponse
 
 ROW: Final = ApiRow(
-    key=55, name="DescribeQuorum", versions=(0, 2), flexible_from=0, answered_by=Role.EVERY_NODE)
+    key=55, name="DescribeQuorum", versions=(0, 2), flexible_from=0, answered_by=Role.EVERY_NODE,
+    need=in_cluster(DESCRIBE_CLUSTER))
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 _UNKNOWN: Final = -1
@@ -72,3 +75,7 @@ def _node(node: NodeView) -> Any:
     address = Address.parse(node.rpc_address)
     return _Node(node_id=node.node_id, listeners=[
         _Node.Listener(name="GRPC", host=address.host, port=address.port)])
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    return DescribeQuorumResponse(error_code=int(code), error_message=None, topics=[], nodes=[])

@@ -5,21 +5,26 @@ from __future__ import annotations
 import uuid
 from typing import Any, Final
 
+from hapax.core.access.resources import DESCRIBE_TOPIC, NOT_ASKED, ResourceType
+from hapax.core.access.rights import bit_field, operations_asked
 from hapax.core.cluster.topics import check_topic_name
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import PartitionIndex
 from hapax.kafka.context import NodeContext
+from hapax.kafka.needs import Asking, Need, Outcome, Passing, Refused, split
 from hapax.kafka.table import ApiRow, ApiTable, CloseConnection, RequestContext, Role
 from hapax.runtime.cluster import ClusterView, TopicView
+from hapax.wire.messages import DescribeTopicPartitionsRequest as _Request
 from hapax.wire.messages import DescribeTopicPartitionsResponse
 
 ROW: Final = ApiRow(
-    key=75, name="DescribeTopicPartitions", versions=(0, 0), flexible_from=0, answered_by=Role.EVERY_NODE)
+    key=75, name="DescribeTopicPartitions", versions=(0, 0), flexible_from=0, answered_by=Role.EVERY_NODE,
+    need=Need(
+        "Describe Topic each; of all topics, those with Describe Topic",
+        lambda asking, request: _check(asking, request)))
 
 MOST_PARTITIONS: Final = 2000
 """The number of partitions on one page, as in Kafka (`max.request.partition.size.limit`)."""
-_NOT_ASKED: Final = -(1 << 31)
-"""Authorized operations, which Kafka tells only where it has an authorizer."""
 _Topic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 _Partition = _Topic.DescribeTopicPartitionsResponsePartition
 _Cursor = DescribeTopicPartitionsResponse.Cursor
@@ -57,6 +62,37 @@ def register(table: ApiTable, node: NodeContext) -> None:
     table.on(ROW, handle)
 
 
+def _check(asking: Asking, request: Any) -> Outcome:
+    def finish(answer: Any) -> Any:
+        for topic in answer.topics:
+            if not topic.error_code:
+                topic.topic_authorized_operations = bit_field(asking.rights.operations(ResourceType.TOPIC, topic.name))
+        return answer
+
+    def permitted(asking: Asking, entry: Any) -> bool:
+        return asking.may(DESCRIBE_TOPIC, entry.name)
+
+    if request.topics:
+        outcome = split(asking, request, "topics", "topics", ResourceType.TOPIC, permitted)
+        if isinstance(outcome, Refused):
+            return outcome
+        return Passing(finish if outcome is None else lambda answer: finish(outcome.finish(answer)))
+    request.topics = [
+        _Request.TopicRequest(name=topic.name) for topic in asking.access.view.topics()
+        if asking.rights.may(DESCRIBE_TOPIC, topic.name)]
+    if not request.topics:
+        return Refused(DescribeTopicPartitionsResponse(throttle_time_ms=0, topics=[], next_cursor=None))
+    return Passing(finish)
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    return DescribeTopicPartitionsResponse(throttle_time_ms=0, next_cursor=None, topics=[
+        _Topic(
+            error_code=code, name=name, topic_id=None, is_internal=False, partitions=[],
+            topic_authorized_operations=NOT_ASKED)
+        for name in sorted({topic.name for topic in request.topics})])
+
+
 def _unknown(name: str) -> Any:
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
@@ -65,14 +101,14 @@ def _unknown(name: str) -> Any:
         code = refusal.code
     return _Topic(
         error_code=code, name=name, topic_id=None, is_internal=False, partitions=[],
-        topic_authorized_operations=_NOT_ASKED)
+        topic_authorized_operations=NOT_ASKED)
 
 
 def _known(view: ClusterView, topic: TopicView, begin: int, end: int) -> Any:
     return _Topic(
         error_code=0, name=topic.name, topic_id=uuid.UUID(bytes=bytes(topic.topic_id)), is_internal=topic.internal,
         partitions=[_partition(view, topic, index) for index in range(begin, end)],
-        topic_authorized_operations=_NOT_ASKED)
+        topic_authorized_operations=bit_field(operations_asked(None, True, ResourceType.TOPIC)))
 
 
 def _partition(view: ClusterView, topic: TopicView, index: int) -> Any:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any, Final, Protocol
 
+from hapax.core.access.resources import DESCRIBE_TOPIC, DESCRIBE_TRANSACTIONAL_ID
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction.record import NO_TIMEOUT_MS, Transaction
+from hapax.kafka.needs import Asking, Need, Outcome, Passing, each, own_name
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import DescribeTransactionsResponse
 
 ROW: Final = ApiRow(
     key=65, name="DescribeTransactions", versions=(0, 0), flexible_from=0, max_frame_bytes=SMALL_FRAME_BYTES,
-    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR,
+    need=each(DESCRIBE_TRANSACTIONAL_ID, "transactional_ids", "transaction_states", own_name).then(
+        Need("shows the topics with Describe Topic", lambda asking, request: _check(asking))))
 
 TransactionState = DescribeTransactionsResponse.TransactionState
 TopicData = TransactionState.TopicData
@@ -35,6 +39,15 @@ def register(table: ApiTable, coordinator: DescribesTransactions) -> None:
         return DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=states)
 
     table.on(ROW, handle)
+
+
+def _check(asking: Asking) -> Outcome:
+    def finish(answer: Any) -> Any:
+        for state in answer.transaction_states:
+            state.topics = [each for each in state.topics if asking.rights.may(DESCRIBE_TOPIC, each.topic)]
+        return answer
+
+    return Passing(finish)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from hapax.core.access.resources import ALTER_CLUSTER
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.kafka.api.alter_partition_reassignments import refused_all
 from hapax.kafka.context import NodeContext
+from hapax.kafka.needs import in_cluster
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.wire.messages import ElectLeadersResponse
 
 ROW: Final = ApiRow(
-    key=43, name="ElectLeaders", versions=(0, 2), flexible_from=2, answered_by=Role.EVERY_NODE)
+    key=43, name="ElectLeaders", versions=(0, 2), flexible_from=2, answered_by=Role.EVERY_NODE,
+    need=in_cluster(ALTER_CLUSTER))
 
 _Topic = ElectLeadersResponse.ReplicaElectionResult
 _Partition = _Topic.PartitionResult
@@ -49,3 +52,9 @@ def _response(results: list[pb.PartitionResult], code: ErrorCode = ErrorCode.NON
     return ElectLeadersResponse(
         throttle_time_ms=0, error_code=code,
         replica_election_results=[_Topic(topic=name, partition_result=found) for name, found in topics.items()])
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    return _response([
+        pb.PartitionResult(topic=topic.topic, partition=index, error=code)
+        for topic in request.topic_partitions or () for index in topic.partitions], code)

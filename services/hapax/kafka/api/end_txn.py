@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from hapax.core.access.resources import WRITE_TRANSACTIONAL_ID
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction.machine import TransactionShard
 from hapax.core.transaction.record import ProducerIdentity
 from hapax.core.transaction.requests import EndTxn
 from hapax.core.types import ProducerEpoch, ProducerId
+from hapax.kafka.needs import whole
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.kafka.transactions import TransactionCoordinator
 from hapax.wire.messages import EndTxnResponse
@@ -20,7 +22,8 @@ from hapax.wire.reasons import with_reason
 
 ROW: Final = ApiRow(
     key=26, name="EndTxn", versions=(0, 5), flexible_from=3, max_frame_bytes=SMALL_FRAME_BYTES,
-    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR,
+    need=whole(WRITE_TRANSACTIONAL_ID, "transactional_id"))
 
 TRANSACTIONS_VERSION_2_FROM: Final = 5
 

@@ -8,13 +8,17 @@ byte for byte, in every version.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from hapax.codec.varint import read_uvarint, uvarint
+from hapax.core.access.resources import CLUSTER_ACTION, CLUSTER_NAME, READ_TOPIC
 from hapax.core.errors import ErrorCode
+from hapax.core.fetch_sessions import FULL, SESSIONLESS
 from hapax.core.types import RegistrationEpoch
-from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
+from hapax.kafka.needs import Need, checked_by_guard, proves_node, rights_of
+from hapax.kafka.table import ApiRow, ApiTable, RawHandler, RequestContext, Role
+from hapax.runtime.access import Access
 from hapax.runtime.ports import Chunk, FileRange
 from hapax.wire import messages
 from hapax.wire.internal_writes import proof
@@ -34,7 +38,10 @@ if TYPE_CHECKING:
 
 ROW: Final = ApiRow(
     key=1, name="Fetch", versions=(4, 18), flexible_from=12,
-    answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    need=Need(
+        "Read Topic each; with a replica id ClusterAction Cluster",
+        lambda asking, request: checked_by_guard(request), nodes_pass=True))
 
 FIRST_FLEXIBLE: Final = 12
 FIRST_WITH_RACK: Final = 11
@@ -87,11 +94,13 @@ class FetchRequest(NamedTuple):
     partitions: list[FetchPartition]
     forgotten: list[tuple[str | bytes, int]]
     proof: bytes = b""
-    """From a follower: proof of its registration (`internal_writes.read_proof`)."""
+    """From a node of the cluster: proof of its registration (`internal_writes.read_proof`)."""
     answered: int | None = None
     """From a follower: the number of the last answer that it has read; -1: none; None: not given."""
     rack: str = ""
     """From a consumer: where it runs."""
+    refused: tuple[FetchedPartition, ...] = ()
+    """Answers for partitions that the client may not read, which are no longer among `partitions`."""
 
 
 class FetchedPartition(NamedTuple):
@@ -126,14 +135,68 @@ class PartitionReader(Protocol):
         """The response as chunks (`encode_response`), or DEFERRED."""
         ...
 
+    def may_continue(self, session_id: int, rights: object, may_read: Callable[[str | bytes], bool]) -> bool:
+        """Whether a client may read every topic of this session. Remembered for the `rights`, which never change. True
+        also where there is no such session."""
+        ...
+
 
 def register(table: ApiTable, reader: PartitionReader) -> None:
-    def handle(ctx: RequestContext, body: memoryview) -> object:
+    def decode(ctx: RequestContext, body: memoryview) -> FetchRequest:
         version = ctx.api_version
         request = decode_follower(body) if version == FETCH_VERSION else None
-        return reader.fetch(ctx, request or decoded(ctx.api.decode(body, version), version))
+        return request or decoded(ctx.api.decode(body, version), version)
 
-    table.on_raw(ROW, handle)
+    def guard(access: Access) -> RawHandler:
+        return lambda ctx, body: _checked(access, reader, ctx, decode(ctx, body))
+
+    table.on_raw(ROW, lambda ctx, body: reader.fetch(ctx, decode(ctx, body)), guard)
+
+
+def _checked(access: Access, reader: PartitionReader, ctx: RequestContext, request: FetchRequest) -> object:
+    """A session holds only topics that its client may read. Where that ends, so does the session: the client then asks
+    for everything without one, and gets an error for each partition that it may not read."""
+    if request.proof and proves_node(access, ctx, request.proof):
+        return reader.fetch(ctx, request)
+    rights = rights_of(access, ctx)
+    if request.replica_id >= 0:
+        if rights.may_in_cluster(CLUSTER_ACTION):
+            return reader.fetch(ctx, request)
+        access.note_refusal(rights, CLUSTER_ACTION, CLUSTER_NAME, ROW.name)
+        return _answered_at_once(ctx, 0, [_no_right(partition) for partition in request.partitions])
+
+    def may_read(topic: str | bytes) -> bool:
+        name = access.name_of_topic(topic) if isinstance(topic, bytes) else topic
+        return name is None or rights.may(READ_TOPIC, name)  # an unknown id is refused by the service
+
+    refused = [partition for partition in request.partitions if not may_read(partition.topic)]
+    for topic in dict.fromkeys(partition.topic for partition in refused):
+        name = access.name_of_topic(topic) if isinstance(topic, bytes) else topic
+        access.note_refusal(rights, READ_TOPIC, name or "", ROW.name)
+    if request.session_epoch not in (FULL, SESSIONLESS):
+        if refused or not reader.may_continue(request.session_id, rights, may_read):
+            return _answered_at_once(ctx, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
+    elif refused:
+        answers = [_no_right(partition) for partition in refused]
+        if len(refused) == len(request.partitions):
+            return _answered_at_once(ctx, 0, answers)
+        for answer in answers:
+            ctx.api.failed(answer.error)
+        request = request._replace(
+            session_epoch=SESSIONLESS, refused=tuple(answers),
+            partitions=[partition for partition in request.partitions if partition not in refused])
+    return reader.fetch(ctx, request)
+
+
+def _no_right(partition: FetchPartition) -> FetchedPartition:
+    return failed(partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
+def _answered_at_once(ctx: RequestContext, error: int, partitions: Sequence[FetchedPartition]) -> tuple[Chunk, ...]:
+    for code in (error, *(partition.error for partition in partitions)):
+        if code:
+            ctx.api.failed(code)
+    return encode_response(ctx.api_version, FetchResult(error, 0, partitions))
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:
@@ -215,7 +278,7 @@ def decoded(message: messages.FetchRequest, version: int) -> FetchRequest:
         replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes,
         message.isolation_level == _READ_COMMITTED,
         message.session_id if version >= 7 else 0, message.session_epoch if version >= 7 else -1,
-        partitions, forgotten, b"" if replica_id < 0 else unknown_tag(message, INTERNAL_WRITE_TAG) or b"",
+        partitions, forgotten, unknown_tag(message, INTERNAL_WRITE_TAG) or b"",
         None if replica_id < 0 else _answered(message),
         message.rack_id or "" if version >= FIRST_WITH_RACK else "",
     )

@@ -10,21 +10,25 @@ import asyncio
 from typing import Any, Final, NamedTuple
 
 from hapax.codec.metadata import ShardKind
+from hapax.core.access.resources import DESCRIBE_GROUP, DESCRIBE_TRANSACTIONAL_ID
 from hapax.core.errors import ErrorCode
 from hapax.core.hashing import shard_of
 from hapax.kafka.context import NodeContext
+from hapax.kafka.needs import Asking, Need, Outcome, Refused, split
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.runtime.cluster import ClusterView, NodeView
 from hapax.wire.messages import FindCoordinatorResponse
 
 ROW: Final = ApiRow(
     key=10, name="FindCoordinator", versions=(0, 6), flexible_from=3, max_frame_bytes=SMALL_FRAME_BYTES,
-    answered_by=Role.EVERY_NODE)
+    answered_by=Role.EVERY_NODE,
+    need=Need("Describe Group or Describe TransactionalId", lambda asking, request: _check(asking, request)))
 
 _Coordinator = FindCoordinatorResponse.Coordinator
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
+_ACTIONS: Final = {GROUP: DESCRIBE_GROUP, TRANSACTION: DESCRIBE_TRANSACTIONAL_ID}
 _NOWHERE: Final = ("", -1)
 _OWNER_S: Final = 3.0
 """How long a request waits for its shards to have owners, in seconds, so that the client need not retry."""
@@ -84,6 +88,27 @@ def _coordinator(key: str, found: _Found, listener: str) -> Any:
         key=key, error_code=found.code, error_message=found.reason,
         node_id=-1 if node is None else node.node_id, host=host, port=port,
     )
+
+
+def _check(asking: Asking, request: Any) -> Outcome:
+    action = _ACTIONS.get(request.key_type if asking.ctx.api_version >= 1 else GROUP)
+    if action is None:
+        return None  # the handler refuses the type
+    if asking.ctx.api_version >= 4:
+        return split(
+            asking, request, "coordinator_keys", "coordinators", action.kind,
+            lambda asking, key: asking.may(action, key))
+    return None if asking.may(action, request.key) else Refused(asking.refused(request, action.kind))
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    nothing = _Found(None, code, None)
+    if version >= 4:
+        return FindCoordinatorResponse(
+            throttle_time_ms=0, coordinators=[_coordinator(key, nothing, "") for key in request.coordinator_keys])
+    host, port = _NOWHERE
+    return FindCoordinatorResponse(
+        throttle_time_ms=0, error_code=code, error_message=None, node_id=-1, host=host, port=port)
 
 
 def register(table: ApiTable, node: NodeContext) -> None:

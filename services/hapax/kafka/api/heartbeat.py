@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any, Final, Protocol
 
+from hapax.core.access.resources import READ_GROUP
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.values import Heartbeat, HeartbeatAnswer
 from hapax.kafka.group_calls import check_group_id
+from hapax.kafka.needs import whole
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import HeartbeatResponse
 from hapax.wire.reasons import with_reason, with_text
 
 ROW: Final = ApiRow(
     key=12, name="Heartbeat", versions=(0, 4), flexible_from=4, max_frame_bytes=SMALL_FRAME_BYTES,
-    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR,
+    need=whole(READ_GROUP, "group_id"))
 
 STATIC_FROM = 3
 

@@ -7,15 +7,18 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, Final, Protocol, TypeVar
 
+from hapax.core.access.resources import ALTER_CLUSTER_CONFIGS, ALTER_GROUP_CONFIGS, ALTER_TOPIC_CONFIGS
 from hapax.core.cluster.topics import LIST_CONFIGS
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.kafka.context import NodeContext
+from hapax.kafka.needs import each_resource, refusal_of
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.wire.messages import IncrementalAlterConfigsResponse
 
 ROW: Final = ApiRow(
-    key=44, name="IncrementalAlterConfigs", versions=(0, 1), flexible_from=1, answered_by=Role.EVERY_NODE)
+    key=44, name="IncrementalAlterConfigs", versions=(0, 1), flexible_from=1, answered_by=Role.EVERY_NODE,
+    need=each_resource(ALTER_TOPIC_CONFIGS, ALTER_GROUP_CONFIGS, ALTER_CLUSTER_CONFIGS, "responses"))
 
 _Result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 
@@ -167,3 +170,9 @@ def _result(resource: Any, code: int, reason: str) -> Any:
     return _Result(
         error_code=code, error_message=reason or None, resource_type=resource.resource_type,
         resource_name=resource.resource_name)
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    """`code` is replaced by that of each resource's type."""
+    return IncrementalAlterConfigsResponse(throttle_time_ms=0, responses=[
+        _result(resource, refusal_of(resource, code), "") for resource in request.resources])

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from hapax.core.access.resources import (
+    IDEMPOTENT_WRITE,
+    TWO_PHASE_COMMIT,
+    WRITE_TOPIC,
+    WRITE_TRANSACTIONAL_ID,
+    ResourceType,
+)
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction.machine import TransactionShard
 from hapax.core.transaction.record import FIRST_EPOCH, ProducerIdentity
 from hapax.core.transaction.requests import InitProducerId, Kept
 from hapax.core.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
+from hapax.kafka.needs import Asking, Need, Outcome, Refused
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.kafka.transactions import TransactionCoordinator
 from hapax.runtime.producer_ids import ProducerIds, ProducerIdsUnavailable
@@ -21,7 +29,10 @@ from hapax.wire.reasons import with_reason
 
 ROW: Final = ApiRow(
     key=22, name="InitProducerId", versions=(0, 6), flexible_from=2, max_frame_bytes=SMALL_FRAME_BYTES,
-    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR,
+    need=Need(
+        "Write TransactionalId (for two-phase commit also TwoPhaseCommit); without an id IdempotentWrite Cluster, or "
+        "Write on any topic", lambda asking, request: _check(asking, request)))
 
 TWO_PHASE_COMMIT_FROM: Final = 6
 _NONE_KEPT: Final = ProducerIdentity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
@@ -66,6 +77,20 @@ def register(table: ApiTable, producer_ids: ProducerIds, coordinator: Transactio
         )
 
     table.on(ROW, handle)
+
+
+def _check(asking: Asking, request: Any) -> Outcome:
+    transactional_id = request.transactional_id
+    if transactional_id is None:
+        if asking.rights.may_any(WRITE_TOPIC) or asking.may(IDEMPOTENT_WRITE):
+            return None
+        return Refused(asking.refused(request, ResourceType.CLUSTER))
+    two_phase = asking.ctx.api_version >= TWO_PHASE_COMMIT_FROM and request.enable2_pc
+    if asking.may(WRITE_TRANSACTIONAL_ID, transactional_id) and (
+        not two_phase or asking.may(TWO_PHASE_COMMIT, transactional_id)
+    ):
+        return None
+    return Refused(asking.refused(request, ResourceType.TRANSACTIONAL_ID))
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
+from hapax.core.access.resources import READ_GROUP
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.values import SUPERSEDED_JOIN, JoinAnswer, JoinGroup, ProtocolOffer
 from hapax.kafka.group_calls import check_group_id, check_names, client_host, fresh_id
+from hapax.kafka.needs import whole
 from hapax.kafka.table import ApiRow, ApiTable, CloseConnection, RequestContext, Role
 from hapax.runtime.ports import Randomness
 from hapax.wire.messages import JoinGroupResponse
@@ -20,7 +22,8 @@ from hapax.wire.reasons import with_reason, with_text
 
 ROW: Final = ApiRow(
     key=11, name="JoinGroup", versions=(0, 9), flexible_from=6, max_frame_bytes=4 << 20,
-    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR,
+    need=whole(READ_GROUP, "group_id"))
 """A member offers several protocols, each with its metadata. The chosen one must fit into a record."""
 
 Member = JoinGroupResponse.JoinGroupResponseMember

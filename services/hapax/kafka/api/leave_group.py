@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
+from hapax.core.access.resources import READ_GROUP
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.values import LeaveAnswer, LeaveGroup, LeavingMember
 from hapax.kafka.group_calls import check_group_id
+from hapax.kafka.needs import whole
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import LeaveGroupResponse
 from hapax.wire.reasons import with_reason
 
 ROW: Final = ApiRow(
     key=13, name="LeaveGroup", versions=(0, 5), flexible_from=4,
-    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR,
+    need=whole(READ_GROUP, "group_id"))
 
 Member = LeaveGroupResponse.MemberResponse
 

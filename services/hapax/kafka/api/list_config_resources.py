@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from hapax.core.access.resources import DESCRIBE_CLUSTER_CONFIGS
 from hapax.core.errors import ErrorCode
 from hapax.kafka.context import NodeContext
+from hapax.kafka.needs import in_cluster
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import ListConfigResourcesResponse
 
 ROW: Final = ApiRow(
-    key=74, name="ListConfigResources", versions=(0, 1), flexible_from=0, answered_by=Role.EVERY_NODE)
+    key=74, name="ListConfigResources", versions=(0, 1), flexible_from=0, answered_by=Role.EVERY_NODE,
+    need=in_cluster(DESCRIBE_CLUSTER_CONFIGS))
 
 _Resource = ListConfigResourcesResponse.ConfigResource
 _TOPIC: Final = 2
@@ -42,3 +45,7 @@ def register(table: ApiTable, node: NodeContext) -> None:
             _Resource(resource_name=name, resource_type=kind) for kind in dict.fromkeys(kinds) for name in named(kind)])
 
     table.on(ROW, handle)
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    return ListConfigResourcesResponse(throttle_time_ms=0, error_code=int(code), config_resources=[])

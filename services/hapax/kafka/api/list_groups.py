@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+from hapax.core.access.resources import DESCRIBE_CLUSTER, DESCRIBE_GROUP
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.descriptions import GroupListing
+from hapax.kafka.needs import Asking, Need, Outcome, Passing
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import ListGroupsResponse
 from hapax.wire.reasons import with_reason
 
 ROW: Final = ApiRow(
     key=16, name="ListGroups", versions=(0, 5), flexible_from=3, max_frame_bytes=SMALL_FRAME_BYTES,
-    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NONE)
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NONE,
+    need=Need(
+        "Describe Cluster, or lists the groups with Describe Group", lambda asking, request: _check(asking)))
 
 Group = ListGroupsResponse.ListedGroup
 
@@ -49,6 +53,17 @@ def register(table: ApiTable, coordinator: ListsGroups) -> None:
         ])
 
     table.on(ROW, handle)
+
+
+def _check(asking: Asking) -> Outcome:
+    if asking.rights.may_in_cluster(DESCRIBE_CLUSTER):
+        return None
+
+    def finish(answer: Any) -> Any:
+        answer.groups = [each for each in answer.groups if asking.rights.may(DESCRIBE_GROUP, each.group_id)]
+        return answer
+
+    return Passing(finish)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:

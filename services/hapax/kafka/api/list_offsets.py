@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final, NamedTuple, Protocol
 
+from hapax.core.access.resources import DESCRIBE_TOPIC
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.kafka.needs import each
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import ListOffsetsResponse
 
 ROW: Final = ApiRow(
     key=2, name="ListOffsets", versions=(1, 11), flexible_from=6,
-    answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    need=each(DESCRIBE_TOPIC, "topics", "topics").open_to_nodes())
 
 LATEST: Final = -1
 EARLIEST: Final = -2

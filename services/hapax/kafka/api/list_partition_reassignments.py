@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from hapax.core.access.resources import DESCRIBE_CLUSTER
+from hapax.core.errors import ErrorCode
 from hapax.kafka.context import NodeContext
+from hapax.kafka.needs import in_cluster
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import ListPartitionReassignmentsResponse
 
 ROW: Final = ApiRow(
-    key=46, name="ListPartitionReassignments", versions=(0, 0), flexible_from=0, answered_by=Role.EVERY_NODE)
+    key=46, name="ListPartitionReassignments", versions=(0, 0), flexible_from=0, answered_by=Role.EVERY_NODE,
+    need=in_cluster(DESCRIBE_CLUSTER))
 
 _Topic = ListPartitionReassignmentsResponse.OngoingTopicReassignment
 _Partition = _Topic.OngoingPartitionReassignment
@@ -37,3 +41,8 @@ def register(table: ApiTable, node: NodeContext) -> None:
         return ListPartitionReassignmentsResponse(throttle_time_ms=0, error_code=0, error_message=None, topics=moving)
 
     table.on(ROW, handle)
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    return ListPartitionReassignmentsResponse(
+        throttle_time_ms=0, error_code=int(code), error_message=None, topics=[])

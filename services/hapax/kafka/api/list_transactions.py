@@ -9,15 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from hapax.core.access.resources import DESCRIBE_TRANSACTIONAL_ID
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction.record import Transaction
 from hapax.core.transaction.states import State
+from hapax.kafka.needs import Asking, Need, Outcome, Passing
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import ListTransactionsResponse
 
 ROW: Final = ApiRow(
     key=66, name="ListTransactions", versions=(0, 2), flexible_from=0, max_frame_bytes=SMALL_FRAME_BYTES,
-    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NONE)
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NONE,
+    need=Need("lists the ids with Describe TransactionalId", lambda asking, request: _check(asking)))
 
 TransactionState = ListTransactionsResponse.TransactionState
 
@@ -64,6 +67,16 @@ def register(table: ApiTable, coordinator: ListsTransactions) -> None:
         )
 
     table.on(ROW, handle)
+
+
+def _check(asking: Asking) -> Outcome:
+    def finish(answer: Any) -> Any:
+        answer.transaction_states = [
+            each for each in answer.transaction_states
+            if asking.rights.may(DESCRIBE_TRANSACTIONAL_ID, each.transactional_id)]
+        return answer
+
+    return Passing(finish)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:

@@ -16,19 +16,26 @@ from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
 from hapax.codec.metadata import INTERNAL_TOPICS
+from hapax.core.access.resources import CREATE_IN_CLUSTER, CREATE_TOPIC, DESCRIBE_TOPIC, ResourceType
+from hapax.core.access.rights import Rights, operations_asked
 from hapax.core.cluster.topics import check_topic_name
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, TopicId
 from hapax.kafka.context import NodeContext
-from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
+from hapax.kafka.needs import Asking, Need, checked_by_guard
+from hapax.kafka.table import ApiRow, ApiTable, RawHandler, RequestContext, Role
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime import supervision
+from hapax.runtime.access import Access
 from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import ClusterView, PartitionView, TopicView
 from hapax.wire.messages import MetadataResponse
 
 ROW: Final = ApiRow(
-    key=3, name="Metadata", versions=(0, 13), flexible_from=9, answered_by=Role.EVERY_NODE)
+    key=3, name="Metadata", versions=(0, 13), flexible_from=9, answered_by=Role.EVERY_NODE,
+    need=Need(
+        "Describe Topic each; of all topics, those with Describe Topic; to create one, Create Topic or Create Cluster",
+        lambda asking, request: checked_by_guard(request)))
 
 _Broker = MetadataResponse.MetadataResponseBroker
 _Topic = MetadataResponse.MetadataResponseTopic
@@ -39,6 +46,8 @@ LISTED_AFTER_S: Final = 300.0
 """Seconds for which a departed coordinator is still listed. librdkafka forgets a node that Metadata does not list. If
 that node was the coordinator of a group, `send_offsets_to_transaction` waits for it forever
 (confluentinc/librdkafka#5511). While it is listed, the client fails to connect and looks for the new coordinator."""
+_OPERATIONS_FROM: Final = 8
+_CLUSTER_OPERATIONS_TO: Final = 10
 _KEPT_ANSWERS: Final = 64
 _KEPT_REQUEST_BYTES: Final = 4096
 _CREATIONS_AT_ONCE: Final = 100
@@ -56,42 +65,80 @@ class MetadataApi:
         self._administration = administration
         self._auto_create = auto_create
         self._creating: dict[str, asyncio.Task[dict[str, ErrorCode]]] = {}
-        self._answers: dict[tuple[int, str, bytes], tuple[bytes, ...]] = {}
+        self._answers: dict[tuple[int, str, bytes, Rights | None], tuple[bytes, ...]] = {}
         self._answers_of = (-1, 0)
         """Revision of the image, and the number of departed coordinators listed, which changes with time alone."""
 
     def handle(self, ctx: RequestContext, body: memoryview) -> tuple[bytes, ...] | Awaitable[tuple[bytes, ...]]:
-        """Returns an awaitable only where a topic has to be created."""
+        return self._handle(ctx, body, None)
+
+    def guard(self, access: Access) -> RawHandler:
+        return lambda ctx, body: self._handle(ctx, body, Asking(access, ctx))
+
+    def _handle(
+        self, ctx: RequestContext, body: memoryview, asking: Asking | None
+    ) -> tuple[bytes, ...] | Awaitable[tuple[bytes, ...]]:
+        """Returns an awaitable only where a topic has to be created. `asking` None: the cluster has no authoriser."""
         version = ctx.api_version
         image = self._view.revision, len(self._view.departed_coordinators(LISTED_AFTER_S))
         if self._answers_of != image:
             self._answers.clear()
             self._answers_of = image
-        key = (version, ctx.listener, bytes(body))
+        rights = None if asking is None else asking.rights
+        key = (version, ctx.listener, bytes(body), rights)
         answer = self._answers.get(key)
         if answer is not None:
             return answer
         request = ctx.api.decode(body, version)
         wanted = request.topics
         if wanted is None or (version == 0 and not wanted):
-            response = self._response(ctx, [self._known(topic) for topic in self._view.topics()])
+            response = self._response(ctx, request, rights, [
+                self._known(topic) for topic in self._view.topics()
+                if rights is None or rights.may(DESCRIBE_TOPIC, topic.name)])
         else:
+            hidden = [] if asking is None else self._hide(asking, request)
+            wanted = request.topics
+            refused: dict[str, ErrorCode] = {}
             if self._auto_create and (version < 4 or request.allow_auto_topic_creation):
                 missing = [entry.name for entry in wanted if not _by_id(entry) and self._creatable(entry.name)]
+                if asking is not None:
+                    refused = {
+                        name: ErrorCode.TOPIC_AUTHORIZATION_FAILED for name in missing if not _may_create(asking, name)}
+                    missing = [name for name in missing if name not in refused]
                 if missing:
-                    return self._create_and_answer(ctx, wanted, missing)
-            response = self._response(ctx, [self._topic(entry, {}, version) for entry in wanted])
+                    return self._create_and_answer(ctx, request, rights, missing, refused, hidden)
+            response = self._response(
+                ctx, request, rights, [*(self._topic(entry, refused, version) for entry in wanted), *hidden])
         answer = (bytes(response.encode(version=version)),)
         if len(self._answers) < _KEPT_ANSWERS and len(body) <= _KEPT_REQUEST_BYTES:
             self._answers[key] = answer
         return answer
 
     async def _create_and_answer(
-        self, ctx: RequestContext, wanted: list[Any], missing: list[str]
+        self, ctx: RequestContext, request: Any, rights: Rights | None, missing: list[str],
+        refused: dict[str, ErrorCode], hidden: list[Any],
     ) -> tuple[bytes, ...]:
-        refused = await self._create(missing)
-        response = self._response(ctx, [self._topic(entry, refused, ctx.api_version) for entry in wanted])
+        refused |= await self._create(missing)
+        response = self._response(ctx, request, rights, [
+            *(self._topic(entry, refused, ctx.api_version) for entry in request.topics), *hidden])
         return (bytes(response.encode(version=ctx.api_version)),)
+
+    def _hide(self, asking: Asking, request: Any) -> list[Any]:
+        """Takes the topics that the client may not describe out of the request. Returns their entries in the answer:
+        the same whether they exist or not."""
+        kept, hidden = [], []
+        for entry in request.topics:
+            by_id = _by_id(entry)
+            name = asking.topic_name(entry.topic_id) if by_id else entry.name
+            if name is None or asking.may(DESCRIBE_TOPIC, name):
+                kept.append(entry)
+            elif by_id:
+                shown = None if asking.ctx.api_version >= 12 else ""
+                hidden.append(_unknown(shown, entry.topic_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            else:
+                hidden.append(_unknown(entry.name, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+        request.topics = kept
+        return hidden
 
     def _topic(self, entry: Any, refused: Mapping[str, ErrorCode], version: int) -> Any:
         return self._with_id(entry.topic_id, version) if _by_id(entry) else self._with_name(entry.name, refused)
@@ -148,8 +195,15 @@ class MetadataApi:
 
     # --- encoding ---------------------------------------------------------------------------------------------
 
-    def _response(self, ctx: RequestContext, topics: list[Any]) -> Any:
+    def _response(self, ctx: RequestContext, request: Any, rights: Rights | None, topics: list[Any]) -> Any:
         """Lists each node's address on the listener that the client is connected to."""
+        version = ctx.api_version
+        if version >= _OPERATIONS_FROM and request.include_topic_authorized_operations:
+            for topic in topics:
+                if not topic.error_code:
+                    topic.authorized_operations = operations_asked(rights, True, ResourceType.TOPIC, topic.name)
+        of_cluster = _OPERATIONS_FROM <= version <= _CLUSTER_OPERATIONS_TO and (
+            request.include_cluster_authorized_operations)
         cluster = self._view.cluster
         listed = [
             (node, *node.address(ctx.listener))
@@ -163,7 +217,7 @@ class MetadataApi:
             cluster_id=None if cluster is None else cluster.cluster_id,
             controller_id=self._node_id,
             topics=topics,
-            authorized_operations=None,
+            authorized_operations=operations_asked(rights, of_cluster, ResourceType.CLUSTER),
             error_code=0,
         )
 
@@ -207,8 +261,13 @@ def _by_id(entry: Any) -> bool:
 
 def _unknown(name: str | None, topic_id: uuid.UUID | None, code: ErrorCode) -> Any:
     return _Topic(
-        error_code=code, name=name, topic_id=topic_id, is_internal=False, partitions=[], authorized_operations=None,
+        error_code=code, name=name, topic_id=topic_id, is_internal=False, partitions=[],
+        authorized_operations=None,
     )
+
+
+def _may_create(asking: Asking, name: str) -> bool:
+    return asking.rights.may_in_cluster(CREATE_IN_CLUSTER) or asking.may(CREATE_TOPIC, name)
 
 
 def client_nodes(view: ClusterView) -> list[Any]:
@@ -218,4 +277,5 @@ def client_nodes(view: ClusterView) -> list[Any]:
 
 def register(table: ApiTable, node: NodeContext) -> None:
     auto_create = node.settings.auto_create_topics_enable
-    table.on_raw(ROW, MetadataApi(node.node_id, node.view, node.administration, auto_create).handle)
+    api = MetadataApi(node.node_id, node.view, node.administration, auto_create)
+    table.on_raw(ROW, api.handle, api.guard)

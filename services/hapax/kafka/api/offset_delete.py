@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Final, Protocol
 
+from hapax.core.access.resources import DELETE_GROUP, READ_TOPIC
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.kafka.group_calls import check_group_id
+from hapax.kafka.needs import each, whole
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import OffsetDeleteResponse
 from hapax.wire.reasons import with_reason
@@ -16,7 +18,8 @@ from hapax.wire.reasons import with_reason
 NEVER_FLEXIBLE: Final = 32_767
 ROW: Final = ApiRow(
     key=47, name="OffsetDelete", versions=(0, 0), flexible_from=NEVER_FLEXIBLE,
-    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR,
+    need=whole(DELETE_GROUP, "group_id").then(each(READ_TOPIC, "topics", "topics")))
 
 Topic = OffsetDeleteResponse.OffsetDeleteResponseTopic
 Partition = Topic.OffsetDeleteResponsePartition

@@ -13,15 +13,20 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
+from hapax.core.access.resources import DESCRIBE_GROUP, DESCRIBE_TOPIC, ResourceType
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.offsets import NO_TOPIC_ID
 from hapax.core.types import TopicId
+from hapax.kafka.needs import Asking, Need, Outcome, Passing, Refused, name_or_id, split
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import OffsetFetchResponse, id_bytes
 
 ROW: Final = ApiRow(
     key=9, name="OffsetFetch", versions=(1, 10), flexible_from=6,
-    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR,
+    need=Need(
+        "Describe Group each; Describe Topic each; of all topics, those with Describe Topic",
+        lambda asking, request: _check(asking, request)))
 
 Topic = OffsetFetchResponse.OffsetFetchResponseTopic
 Partition = Topic.OffsetFetchResponsePartition
@@ -93,6 +98,62 @@ def register(table: ApiTable, coordinator: FetchesOffsets) -> None:
             return refused(request, version, refusal.code)
 
     table.on(ROW, handle)
+
+
+def _check(asking: Asking, request: Any) -> Outcome:
+    version = asking.ctx.api_version
+    if version < GROUPS_FROM:
+        if not asking.may(DESCRIBE_GROUP, request.group_id):
+            return Refused(asking.refused(request, ResourceType.GROUP))
+        hidden = _hide_topics(asking, request)
+        return Passing(lambda answer: _with_hidden(asking, answer, hidden))
+    outcome = split(
+        asking, request, "groups", "groups", ResourceType.GROUP,
+        lambda asking, group: asking.may(DESCRIBE_GROUP, group.group_id))
+    if isinstance(outcome, Refused):
+        return outcome
+    hidden_of = {group.group_id: _hide_topics(asking, group) for group in request.groups}
+
+    def finish(answer: Any) -> Any:
+        for group in answer.groups:
+            _with_hidden(asking, group, hidden_of[group.group_id])
+        return answer if outcome is None else outcome.finish(answer)
+
+    return Passing(finish)
+
+
+def _hide_topics(asking: Asking, asked: Any) -> list[Any]:
+    """Takes the topics that the client may not describe out of a group's question."""
+    hidden: list[Any] = []
+    if asked.topics is not None:
+        kept: list[Any] = []
+        for topic in asked.topics:
+            name = name_or_id(asking, topic)
+            (kept if name is None or asking.may(DESCRIBE_TOPIC, name) else hidden).append(topic)
+        asked.topics = kept
+    return hidden
+
+
+def _with_hidden(asking: Asking, answer: Any, hidden: list[Any]) -> Any:
+    """`answer`: of one group. Where the client asked for all topics, those that it may not describe are left out."""
+    if answer.error_code:
+        return answer
+    kind, partition = (GroupTopic, GroupPartition) if isinstance(answer, Group) else (Topic, Partition)
+    shown = [topic for topic in answer.topics if _may_describe(asking, topic)]
+    for topic in hidden:
+        named = {"name": topic.name} if kind is Topic else {"name": topic.name, "topic_id": topic.topic_id}
+        shown.append(kind(**named, partitions=[
+            partition(
+                partition_index=index, committed_offset=-1, committed_leader_epoch=-1, metadata="",
+                error_code=int(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            for index in topic.partition_indexes]))
+    answer.topics = shown
+    return answer
+
+
+def _may_describe(asking: Asking, topic: Any) -> bool:
+    name = topic.name or asking.topic_name(getattr(topic, "topic_id", None))
+    return not name or asking.rights.may(DESCRIBE_TOPIC, name)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:

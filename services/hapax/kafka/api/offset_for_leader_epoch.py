@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple, Protocol
 
+from hapax.core.access.resources import CLUSTER_ACTION, DESCRIBE_TOPIC
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.kafka.needs import each
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import OffsetForLeaderEpochResponse
 
 ROW: Final = ApiRow(
     key=23, name="OffsetForLeaderEpoch", versions=(2, 4), flexible_from=4,
-    answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    need=each(DESCRIBE_TOPIC, "topics", "topics", lambda asking, entry: entry.topic, or_in_cluster=CLUSTER_ACTION))
 
 _Topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 _Partition = _Topic.EpochEndOffset

@@ -8,19 +8,35 @@ the size of the frame. Tests compare both directions with kafka.protocol, byte f
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from hapax.codec.varint import read_uvarint, uvarint
+from hapax.core.access.resources import WRITE_TOPIC, WRITE_TRANSACTIONAL_ID
 from hapax.core.errors import ErrorCode
 from hapax.core.partition.values import RecordError, WriteResult
-from hapax.kafka.table import BULK_FRAME_BYTES, DEFERRED, ApiRow, ApiTable, CloseConnection, RequestContext, Role
+from hapax.kafka.needs import Need, checked_by_guard, proves_node, rights_of
+from hapax.kafka.table import (
+    BULK_FRAME_BYTES,
+    DEFERRED,
+    ApiRow,
+    ApiTable,
+    CloseConnection,
+    RawHandler,
+    RequestContext,
+    Role,
+)
+from hapax.runtime.access import Access
 from hapax.wire import messages
 from hapax.wire.peer import INTERNAL_WRITE_TAG
 from hapax.wire.write_pass import WRITE_PASS_TAG
 
 ROW: Final = ApiRow(
     key=0, name="Produce", versions=(3, 13), advertised_from=0, flexible_from=9, max_frame_bytes=BULK_FRAME_BYTES,
-    answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    need=Need(
+        "Write TransactionalId where it names one (else all is refused); Write Topic each",
+        lambda asking, request: checked_by_guard(request), nodes_pass=True))
 
 FIRST_FLEXIBLE: Final = 9
 FIRST_WITH_TOPIC_IDS: Final = 13
@@ -139,6 +155,28 @@ class ProduceCall:
         return (encode_response(self.ctx.api_version, self.request.partitions, self.results),)
 
 
+class PartlyRefused(ProduceCall):
+    """A call of whose partitions the service sees those that the client may write."""
+
+    __slots__ = ("_codes", "_whole")
+
+    def __init__(self, ctx: RequestContext, whole: ProduceRequest, codes: Sequence[ErrorCode]) -> None:
+        """`codes`: one for each partition of the request; 0: it is passed on."""
+        super().__init__(ctx, whole._replace(partitions=[
+            part for part, code in zip(whole.partitions, codes, strict=True) if not code]))
+        self._whole = whole
+        self._codes = codes
+        for code in codes:
+            if code:
+                ctx.api.failed(code)
+
+    def answer(self) -> tuple[bytes] | None:
+        written = iter(self.results)
+        self.results = [next(written) if not code else WriteResult(code) for code in self._codes]
+        self.request = self._whole
+        return super().answer()
+
+
 class PartitionWriter(Protocol):
     def produce(self, call: ProduceCall, body: memoryview) -> None:
         """Settles every partition of `call`, during this call or later. `body` is valid during this call only. It is
@@ -148,11 +186,43 @@ class PartitionWriter(Protocol):
 
 def register(table: ApiTable, writer: PartitionWriter) -> None:
     def handle(ctx: RequestContext, body: memoryview) -> object:
-        call = ProduceCall(ctx, decode_request(body, ctx.api_version))
+        return produce(ProduceCall(ctx, decode_request(body, ctx.api_version)), body)
+
+    def produce(call: ProduceCall, body: memoryview) -> object:
         writer.produce(call, body)
         return call.answer_or_defer()
 
-    table.on_raw(ROW, handle)
+    def guard(access: Access) -> RawHandler:
+        def guarded(ctx: RequestContext, body: memoryview) -> object:
+            request = decode_request(body, ctx.api_version)
+            if request.internal is not None and proves_node(access, ctx, request.internal):
+                return produce(ProduceCall(ctx, request), body)
+            codes = _refusals(access, ctx, request)
+            return produce(ProduceCall(ctx, request) if codes is None else PartlyRefused(ctx, request, codes), body)
+
+        return guarded
+
+    table.on_raw(ROW, handle, guard)
+
+
+def _refusals(access: Access, ctx: RequestContext, request: ProduceRequest) -> list[ErrorCode] | None:
+    """None: the client may write everything."""
+    rights = rights_of(access, ctx)
+    if request.transactional_id is not None and not rights.may(WRITE_TRANSACTIONAL_ID, request.transactional_id):
+        access.note_refusal(rights, WRITE_TRANSACTIONAL_ID, request.transactional_id, ROW.name)
+        return [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] * len(request.partitions)
+    codes: list[ErrorCode] | None = None
+    for number, part in enumerate(request.partitions):
+        name: str | bytes | None = part.topic
+        if isinstance(name, bytes):
+            name = access.name_of_topic(name)
+        if name is None or rights.may(WRITE_TOPIC, name):  # an unknown id is refused by the service
+            continue
+        access.note_refusal(rights, WRITE_TOPIC, name, ROW.name)
+        if codes is None:
+            codes = [ErrorCode.NONE] * len(request.partitions)
+        codes[number] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return codes
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:

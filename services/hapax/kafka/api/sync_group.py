@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
+from hapax.core.access.resources import READ_GROUP
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.values import SyncAnswer, SyncGroup
 from hapax.kafka.group_calls import check_group_id
+from hapax.kafka.needs import whole
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import SyncGroupResponse
 from hapax.wire.reasons import with_reason, with_text
 
 ROW: Final = ApiRow(
     key=14, name="SyncGroup", versions=(0, 5), flexible_from=4, max_frame_bytes=16 << 20,
-    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR,
+    need=whole(READ_GROUP, "group_id"))
 """A leader's request has the assignments of all members. Assignments that do not fit into a record are refused with an
 error; if the connection were closed instead, the client would retry for ever."""
 

@@ -10,16 +10,20 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Final, Protocol
 
+from hapax.core.access.resources import READ_GROUP, READ_TOPIC, WRITE_TRANSACTIONAL_ID
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.offsets import CommitRequest, TxnOffsetCommit
 from hapax.core.types import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
+from hapax.kafka.needs import each, whole
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import TxnOffsetCommitResponse
 from hapax.wire.reasons import with_reason
 
 ROW: Final = ApiRow(
     key=28, name="TxnOffsetCommit", versions=(0, 5), flexible_from=3,
-    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR)
+    answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR,
+    need=whole(WRITE_TRANSACTIONAL_ID, "transactional_id").then(whole(READ_GROUP, "group_id")).then(
+        each(READ_TOPIC, "topics", "topics")))
 
 LOADING_SINCE: Final = 2
 """The version from which clients know COORDINATOR_LOAD_IN_PROGRESS."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from hapax.core.access.resources import ALTER_CLUSTER
 from hapax.core.errors import ErrorCode
 from hapax.kafka.api.api_versions import FEATURES
 from hapax.kafka.context import NodeContext
+from hapax.kafka.needs import in_cluster
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import UpdateFeaturesResponse
 
 ROW: Final = ApiRow(
-    key=57, name="UpdateFeatures", versions=(0, 2), flexible_from=0, answered_by=Role.EVERY_NODE)
+    key=57, name="UpdateFeatures", versions=(0, 2), flexible_from=0, answered_by=Role.EVERY_NODE,
+    need=in_cluster(ALTER_CLUSTER))
 
 _Result = UpdateFeaturesResponse.UpdatableFeatureResult
 _NO_RESULTS_FROM: Final = 2
@@ -46,3 +49,7 @@ def _result(feature: str, code: ErrorCode, reason: str | None) -> Any:
 
 def _response(code: int, reason: str | None, results: list[Any]) -> Any:
     return UpdateFeaturesResponse(throttle_time_ms=0, error_code=int(code), error_message=reason, results=results)
+
+
+def refused(request: Any, version: int, code: ErrorCode) -> Any:
+    return _response(code, None, [_result(wanted.feature, code, None) for wanted in request.feature_updates])

@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, Protocol
 
+from hapax.core.access.resources import ALTER_CLUSTER, CLUSTER_ACTION
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.kafka.needs import in_cluster
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import WriteTxnMarkersResponse
 
 ROW: Final = ApiRow(
     key=27, name="WriteTxnMarkers", versions=(1, 2), flexible_from=1,
-    answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    answered_by=Role.LEADER, elsewhere=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    need=in_cluster(CLUSTER_ACTION, ALTER_CLUSTER))
 
 Result = WriteTxnMarkersResponse.WritableTxnMarkerResult
 TopicResult = Result.WritableTxnMarkerTopicResult

@@ -1,0 +1,84 @@
+"""A node's authoriser: what principals may do, by the bindings in the node's image of the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from hapax.codec.metadata import INTERNAL_TOPICS
+from hapax.core.access.bindings import plain_host
+from hapax.core.access.index import Policy
+from hapax.core.access.principals import Principal, parsed
+from hapax.core.access.resources import Action
+from hapax.core.access.rights import Rights
+from hapax.core.types import RegistrationEpoch, TopicId
+from hapax.runtime import telemetry
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.incidents import Incidents
+from hapax.runtime.settings import Settings
+
+log = telemetry.logger("access")
+
+_LONGEST_LOGGED: Final = 256
+_MOST_PRINCIPALS: Final = 256
+
+
+class Access:
+    """What is permitted to whom. A change of the bindings counts from the next request on."""
+
+    def __init__(self, view: ClusterView, policy: Policy, node_principals: frozenset[Principal]) -> None:
+        self.view = view
+        self._image = view.access
+        self._policy = policy
+        self._node_principals = node_principals
+        self._rights: dict[tuple[Principal, str], Rights] = {}
+        self._incidents = Incidents(log, asyncio.get_running_loop().time)
+        self.refusals = 0
+
+    def is_current(self, rights: Rights) -> bool:
+        """Whether the bindings are still those by which `rights` answers."""
+        return rights.index is self._image.index
+
+    def rights(self, principal: Principal, host: str) -> Rights:
+        """`host`: the client's IP address. The connections of one principal from one host share the answer."""
+        found = self._rights.get((principal, host))
+        if found is None or found.index is not self._image.index:
+            if len(self._rights) >= _MOST_PRINCIPALS:
+                self._rights.clear()
+            found = Rights(self._image.index, self._policy, principal, plain_host(host))
+            self._rights[principal, host] = found
+        return found
+
+    def name_of_topic(self, topic_id: bytes) -> str | None:
+        """None: no topic has the id."""
+        topic = self.view.topic_by_id(TopicId(topic_id))
+        return None if topic is None else topic.name
+
+    def is_node(self, principal: Principal, registration: RegistrationEpoch, session: bytes) -> bool:
+        """Whether a request that shows this proof comes from a live node of the cluster (rule 17). The proof alone can
+        be copied from an unencrypted connection: where nodes have principals, it needs one of those too."""
+        if self._node_principals and principal not in self._node_principals:
+            return False
+        return self.view.registered(registration, session) is not None
+
+    def note_refusal(self, rights: Rights, action: Action, name: str, call: str) -> None:
+        """Says in a log line who was refused what by which binding: at most ten lines a second."""
+        self.refusals += 1
+        decision = rights.decide(action, name)
+        self._incidents(
+            "refused", "a request was refused", principal=rights.principal, host=rights.host, needs=str(action),
+            name=name[:_LONGEST_LOGGED], call=call, reason=decision.reason,
+            rule="" if decision.rule is None else str(decision.rule))
+
+
+def access_of(settings: Settings, view: ClusterView) -> Access | None:
+    """None: the cluster has no authoriser, and everybody may do everything."""
+    if not settings.authorizer_class_name:
+        return None
+    policy = Policy(
+        _principals(settings.super_users), settings.allow_everyone_if_no_acl_found, frozenset(INTERNAL_TOPICS))
+    return Access(view, policy, _principals(settings.node_principals))
+
+
+def _principals(text: str) -> frozenset[Principal]:
+    return frozenset(parsed(each.strip()) for each in text.split(";") if each.strip())
