@@ -29,7 +29,7 @@ MUTANTS: Final = (
         "a session counts from the answer to a heartbeat", "two owners", "client/consumer_membership.py",
         "        self._confirmed = sent\n",
         "        self._confirmed = now\n",
-        (_PROPERTIES,),
+        (unit("client/test_consumer_membership.py"), _PROPERTIES),
     ),
     Mutant(
         "partitions are free before the program has been told", "two owners", "client/consumer_membership.py",

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from hapax.runtime.ports import WatchEvent
 from hapax_sim.cluster import STORE, SimCluster, SimNode
 from hapax_sim.loop import SimProcess
+from hapax_sim.parts.weak import MOVED_TOPIC
 from hapax_sim.workload import Workload
 
 LONGEST_S = 12.0
@@ -411,12 +412,13 @@ class Faults:
         disk.capacity = 1 << 40
 
     async def _bit_rot(self) -> None:
-        """Flips a bit in a closed segment, which no process reads again on its own account."""
+        """Flips a bit in a closed segment, which no process reads again on its own account. The topic whose replicas are
+        moved may have its only copy here, which could never be repaired."""
         disk = self.rotting.disk
         folders: dict[str, list[str]] = {}
         for name in sorted(disk.names):
             folder, _, file = name.rpartition("/")
-            if file.endswith(".log") and not folder.endswith("-delete"):
+            if file.endswith(".log") and not folder.endswith("-delete") and folder.rpartition("-")[0] != MOVED_TOPIC:
                 folders.setdefault(folder, []).append(name)
         closed = [name for names in folders.values() for name in names[:-1] if disk.names[name].data]
         if not closed:

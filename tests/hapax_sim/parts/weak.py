@@ -12,12 +12,12 @@ from hapax.client import Admin, Consumer, Producer, TopicPartition
 from hapax_sim.clients import Life, Program
 from hapax_sim.parts.part import PartTopic, a_few_of_each
 
-_TOPIC: Final = "weak"
-_WHERE: Final = TopicPartition(_TOPIC, 0)  # type: ignore[arg-type]
+MOVED_TOPIC: Final = "weak"
+_WHERE: Final = TopicPartition(MOVED_TOPIC, 0)  # type: ignore[arg-type]
 
 
 class Weak:
-    topics: Mapping[str, PartTopic] = {_TOPIC: PartTopic(1, {"min.insync.replicas": "1"})}
+    topics: Mapping[str, PartTopic] = {MOVED_TOPIC: PartTopic(1, {"min.insync.replicas": "1"})}
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -37,7 +37,7 @@ class Weak:
                 sent = []
                 for _ in range(life.rng.randrange(1, 12)):
                     number += 1
-                    sent.append(await producer.send(_TOPIC, f"{life.process} {number}".encode(), partition=0))
+                    sent.append(await producer.send(MOVED_TOPIC, f"{life.process} {number}".encode(), partition=0))
                     if life.rng.random() < 0.3:
                         await asyncio.sleep(life.rng.uniform(0, 0.003))
                 await asyncio.wait(sent)
@@ -52,7 +52,7 @@ class Weak:
         async with Producer(settings, ports=life.ports) as producer:
             while not self.moved:
                 number += 1
-                sent = await producer.send(_TOPIC, f"{life.process} {number}".encode(), partition=0)
+                sent = await producer.send(MOVED_TOPIC, f"{life.process} {number}".encode(), partition=0)
                 sent.add_done_callback(lambda done: done.exception())
                 await asyncio.sleep(life.rng.uniform(0, 0.001 if life.stopping() else 0.02))
 
@@ -67,7 +67,7 @@ class Weak:
             await self._to(life, admin, [0, 1, 2])
             await asyncio.sleep(2.0)
             (leader,) = [
-                partition.leader for topic in await admin.list_topics() if topic.name == _TOPIC
+                partition.leader for topic in await admin.list_topics() if topic.name == MOVED_TOPIC
                 for partition in topic.partitions
             ]
             await self._to(life, admin, [max(leader, 0)])
@@ -77,7 +77,7 @@ class Weak:
     @staticmethod
     async def _to(life: Life, admin: Admin, wanted: list[int]) -> None:
         refused = await admin.alter_reassignments({_WHERE: wanted})
-        life.recorder.loop.trace(f"{life.process} moves {_TOPIC} to {wanted}: {refused}")
+        life.recorder.loop.trace(f"{life.process} moves {MOVED_TOPIC} to {wanted}: {refused}")
 
     async def finish(self, life: Life) -> None:
         settings = life.settings(auto__offset__reset="earliest", enable__auto__commit="false")

@@ -83,3 +83,17 @@ def test_what_the_program_owns_is_confirmed_when_it_has_given_it_up() -> None:
     driver.answer(number, 2)
     assert driver.membership.take_calls() == []
     assert Owned("t", 1, TOPIC_ID) not in driver.membership.owned
+
+
+def test_a_session_counts_from_when_the_heartbeat_was_sent() -> None:
+    """The coordinator may have seen it right then, however late its answer is."""
+    driver = with_two_partitions()
+    driver.wait(BEAT_MS)
+    sent = driver.now
+    number, _ = driver.beat()
+    driver.wait(SESSION_MS // 2)
+    driver.answer(number, 1)
+    driver.wait(sent + SESSION_MS - driver.now - 1)
+    assert driver.poll() == []
+    driver.wait(1)
+    assert driver.poll() == [(Change.LOST, [0, 1])]
