@@ -412,8 +412,8 @@ class Faults:
         disk.capacity = 1 << 40
 
     async def _bit_rot(self) -> None:
-        """Flips a bit in a closed segment, which no process reads again on its own account. The topic whose replicas are
-        moved may have its only copy here, which could never be repaired."""
+        """Flips a bit in a closed segment, which no process reads again on its own account. Never in the topic whose
+        replicas are moved: its only copy may be here, which could not be repaired."""
         disk = self.rotting.disk
         folders: dict[str, list[str]] = {}
         for name in sorted(disk.names):
