@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import selectors
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Iterator, Sequence
@@ -36,10 +37,12 @@ def cpu_seconds(pid: int) -> float:
 class Connection:
     """A blocking connection: one request after another, or many at once by hand."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, tls: ssl.SSLContext | None = None) -> None:
         host, _, port = bootstrap.rpartition(":")
         self.socket = socket.create_connection((host, int(port)))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=host)
         self._buffer = bytearray()
 
     def call(self, request: Any, response: Any, version: int) -> Any:
@@ -87,8 +90,8 @@ def make_topic(bootstrap: str, name: str, partitions: int) -> None:
     raise TimeoutError(f"no leaders for {name}")
 
 
-def producer_id(bootstrap: str) -> int:
-    answer = Connection(bootstrap).call(
+def producer_id(bootstrap: str, tls: ssl.SSLContext | None = None) -> int:
+    answer = Connection(bootstrap, tls).call(
         InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), InitProducerIdResponse, 2
     )
     assert answer.error_code == 0, answer
@@ -106,15 +109,16 @@ class Flood:
     """Sends idempotent batches of one size to a partition, over its own connection, with several requests in flight."""
 
     def __init__(
-        self, bootstrap: str, topic: str, partition: int, batch_bytes: int, in_flight: int, producer: int = -1
+        self, bootstrap: str, topic: str, partition: int, batch_bytes: int, in_flight: int, producer: int = -1,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """Requests a producer id if none is given."""
-        self.connection = Connection(bootstrap)
+        self.connection = Connection(bootstrap, tls)
         self.connection.socket.setblocking(False)
         self.acknowledged = 0
         self._topic, self._partition = topic, partition
         self._records = bytes(batch_bytes - 61)
-        self._producer_id = producer if producer >= 0 else producer_id(bootstrap)
+        self._producer_id = producer if producer >= 0 else producer_id(bootstrap, tls)
         self._sequence = 0
         self._out = bytearray()
         self._in = bytearray()
@@ -137,11 +141,14 @@ class Flood:
             try:
                 sent = self.connection.socket.send(self._out)
                 del self._out[:sent]
-            except BlockingIOError:
+            except (BlockingIOError, ssl.SSLWantWriteError):
                 return
 
     def read(self) -> None:
-        self._in += self.connection.socket.recv(1 << 16)
+        try:
+            self._in += self.connection.socket.recv(1 << 16)  # under TLS: a whole record, and answers are small
+        except ssl.SSLWantReadError:
+            return
         while len(self._in) >= 4 and len(self._in) >= 4 + (size := _LENGTH.unpack_from(self._in)[0]):
             error = self.error_of(self._in[4 : 4 + size], self._topic)
             assert error == 0, f"Produce answered {error}"
@@ -198,8 +205,10 @@ class Drain:
 
     _SKIPPED = struct.Struct(">ihqqii")
 
-    def __init__(self, bootstrap: str, topic: str, partition: int, max_bytes: int) -> None:
-        self.connection = Connection(bootstrap)
+    def __init__(
+        self, bootstrap: str, topic: str, partition: int, max_bytes: int, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.connection = Connection(bootstrap, tls)
         self.bytes = 0
         self.requests = 0
         self._topic, self._partition, self._max_bytes = topic, partition, max_bytes

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Protocol, TypeVar
 import typer
 
 from hapax.cli import output
+from hapax.cli.command_config import command_config
 from hapax.client import (
     AbortableError,
     Admin,
@@ -20,6 +21,7 @@ from hapax.client import (
     TopicPartition,
     errors,
 )
+from hapax.client.settings import known_to
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex
 from hapax.runtime.settings import SettingsError, parse_assignments
@@ -51,12 +53,20 @@ _MISSING = frozenset({
 
 def client_options(bootstrap: str) -> dict[str, object]:
     """For the clients of commands. A person waits for the answer, so timeouts are shorter than the defaults."""
-    return {
-        "bootstrap.servers": bootstrap,
-        "client.id": "hapax-command",
-        "request.timeout.ms": _FIND_TIMEOUT_MS,
-        "default.api.timeout.ms": CALL_TIMEOUT_MS,
-    }
+    defaults = {"request.timeout.ms": _FIND_TIMEOUT_MS, "default.api.timeout.ms": CALL_TIMEOUT_MS}
+    return reaching(bootstrap, "a", defaults)
+
+
+def reaching(bootstrap: str, user: str, defaults: Mapping[str, object]) -> dict[str, object]:
+    """Settings of a command's client: `defaults`, and what the file of --command-config says. `user`: as in
+    `client.settings.Setting`. The file's addresses apply where the command has none of its own."""
+    try:
+        configured = known_to(user, command_config())
+    except (OSError, SettingsError) as error:
+        output.fail(f"--command-config: {error}", output.USAGE)
+    if bootstrap != DEFAULT_BOOTSTRAP or "bootstrap.servers" not in configured:
+        configured["bootstrap.servers"] = bootstrap
+    return {"client.id": "hapax-command", **defaults, **configured}
 
 
 class _Client(Protocol):

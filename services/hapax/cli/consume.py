@@ -21,6 +21,7 @@ from hapax.cli.administration import (
     chosen_partitions,
     connected,
     finish,
+    reaching,
 )
 from hapax.client import Consumer, Record
 from hapax.core.types import PartitionIndex, TopicPartition
@@ -54,9 +55,7 @@ def consume(
     """Print the values of a topic's records, or with --json one JSON object per record."""
     chosen = assignments(settings)
     options: dict[str, object] = {
-        "bootstrap.servers": bootstrap,
-        "client.id": "hapax-command",
-        "default.api.timeout.ms": CALL_TIMEOUT_MS,
+        **reaching(bootstrap, "c", {"default.api.timeout.ms": CALL_TIMEOUT_MS}),
         "isolation.level": isolation_level,
         "auto.offset.reset": "earliest" if from_beginning else "latest",
         **chosen,

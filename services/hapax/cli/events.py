@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hapax.cli import output
-from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, finish
+from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, finish, reaching
 from hapax.cli.consume import read
 from hapax.client import Record
 from hapax.client.event_log import as_event
@@ -35,7 +35,7 @@ def tail(
     as_json: AsJson = False,
 ) -> None:
     """Print the events, oldest first."""
-    options = {"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+    options = {**reaching(bootstrap, "c", {}), "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
 
     shown = 0
 

@@ -8,6 +8,8 @@ from typing import Final
 
 import typer
 
+from hapax.cli.command_config import with_command_config
+
 GROUPS: Final = {
     "local": "Run a cluster on this machine, each service in its own process.",
     "cluster": "Show nodes, shards, settings, health and versions.",
@@ -42,12 +44,17 @@ def application(first_word: list[str]) -> typer.Typer:
     """Builds the command line for the given first word: only that command is imported in full."""
     app = typer.Typer(name="hapax", help="An exactly-once log.", no_args_is_help=True, add_completion=False)
     for name, line in GROUPS.items():
-        group = importlib.import_module(f"hapax.cli.{name}").app if first_word == [name] else _empty_group()
+        group = _group(name) if first_word == [name] else _empty_group()
         app.add_typer(group, name=name, help=line)
     for name, line in COMMANDS.items():
         command = getattr(importlib.import_module(f"hapax.cli.{name}"), name) if first_word == [name] else _do_nothing
         app.command(name, help=line)(command)
-    return app
+    return with_command_config(app)
+
+
+def _group(name: str) -> typer.Typer:
+    found: typer.Typer = importlib.import_module(f"hapax.cli.{name}").app
+    return with_command_config(found)
 
 
 def _empty_group() -> typer.Typer:

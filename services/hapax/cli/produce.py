@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from hapax.cli import output
-from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, assignments, connected, finish
+from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, assignments, connected, finish, reaching
 from hapax.client import DeliveryReport, Producer
 
 
@@ -39,7 +39,7 @@ def produce(
     """Write each line of standard input as a record. With --json, print where each record was stored."""
     chosen = assignments(settings)
     options: dict[str, object] = {
-        "bootstrap.servers": bootstrap, "client.id": "hapax-command", "enable.idempotence": idempotent, **chosen}
+        **reaching(bootstrap, "p", {}), "enable.idempotence": idempotent, **chosen}
     if transactional_id is not None:
         options["transactional.id"] = transactional_id
     written, transactions = finish(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hapax.client.coordination import ConsumerGroup, OffsetAndMetadata
     from hapax.client.errors import (
         AbortableError,
+        AuthenticationError,
         FatalError,
         FencedError,
         HapaxError,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AbortableError",
     "Admin",
+    "AuthenticationError",
     "BrokerInfo",
     "ClusterInfo",
     "CommitToken",
@@ -98,8 +100,8 @@ _MODULES = {
     "hapax.client.consumer": ("Consumer",),
     "hapax.client.coordination": ("ConsumerGroup", "OffsetAndMetadata"),
     "hapax.client.errors": (
-        "AbortableError", "FatalError", "FencedError", "HapaxError", "MembershipLostError", "NotHapaxError",
-        "RetriableError", "SettingsError", "WrongState",
+        "AbortableError", "AuthenticationError", "FatalError", "FencedError", "HapaxError", "MembershipLostError",
+        "NotHapaxError", "RetriableError", "SettingsError", "WrongState",
     ),
     "hapax.client.leases": ("Lease", "LeaseInfo", "Leases", "Progress"),
     "hapax.client.multiwriter": ("Joined", "MultiWriter", "Winner", "Writer"),

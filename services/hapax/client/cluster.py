@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from hapax.client.environment import ClientPorts
 from hapax.client.errors import (
+    AuthenticationError,
     FatalError,
     HapaxError,
     NotHapaxError,
@@ -25,6 +26,7 @@ from hapax.client.errors import (
 )
 from hapax.client.liveness import Liveness
 from hapax.client.metadata import CoordinatorKind, Leader, Purpose, Topic
+from hapax.client.security import certificates_of
 from hapax.client.settings import Options
 from hapax.core.errors import ErrorCode
 from hapax.core.types import TopicPartition
@@ -32,7 +34,7 @@ from hapax.runtime import supervision
 from hapax.runtime.ports import RpcChannel, RpcError
 from hapax.wire import messages
 from hapax.wire.messages import unknown_tag
-from hapax.wire.peer import Peer, PeerError, PeerUnsupported
+from hapax.wire.peer import Peer, PeerDistrusted, PeerError, PeerUnsupported
 
 T = TypeVar("T")
 
@@ -81,6 +83,7 @@ class ClusterClient:
         """The finalized level of the feature. 0 and 1 mean version 1."""
         self.listeners: list[Callable[[Iterable[TopicPartition]], None]] = []
         """Called after each metadata request with the partitions that have new leaders."""
+        self._tls = certificates_of(options)
         self._auto_create = auto_create
         self._interesting: dict[str, None] = {}
         self._moved: dict[TopicPartition, None] = {}
@@ -293,7 +296,7 @@ class ClusterClient:
     async def _from_any_node(self, request: Callable[[], Any], at_most_ms: int | None = None) -> Any:
         """The first answer of any node. They are asked in turn, each for request.timeout.ms or `at_most_ms`. Raises
         RetriableError."""
-        reasons = []
+        reasons: list[str] = []
         timeout_ms: int = self.options["request.timeout.ms"]
         if at_most_ms is not None:
             timeout_ms = min(timeout_ms, at_most_ms)
@@ -313,8 +316,9 @@ class ClusterClient:
     ) -> Any:
         known = list(self.nodes.values())
         start = self.ports.random.randrange(0, len(known)) if known else 0
-        candidates = known[start:] + known[:start] + list(self.options["bootstrap.servers"])
-        for host, port in dict.fromkeys(candidates):
+        candidates = dict.fromkeys(known[start:] + known[:start] + list(self.options["bootstrap.servers"]))
+        distrusted = 0
+        for host, port in candidates:
             try:
                 peer = await self._connect(host, port, at_most_ms)
                 if self._metadata_peer is not None:
@@ -323,6 +327,9 @@ class ClusterClient:
                 return await peer.call(request(), timeout_ms=timeout_ms)
             except PeerError as error:
                 reasons.append(str(error))
+                distrusted += isinstance(error, PeerDistrusted)
+        if distrusted == len(candidates):
+            raise AuthenticationError("no node has a certificate to trust: " + "; ".join(reasons[-3:]))
         raise connection_failed("no node answers: " + "; ".join(reasons[-3:]))
 
     # --- connections ------------------------------------------------------------------------------------------
@@ -334,6 +341,8 @@ class ClusterClient:
         if at_most_ms is not None:
             timeout_ms = min(timeout_ms, at_most_ms)
         self._check_open()
+        if self._tls is not None:
+            await self._tls.reload_aside()  # new files serve new connections
         peer = await Peer.connect(
             self.ports.network,
             host,
@@ -341,6 +350,7 @@ class ClusterClient:
             client_id=self.options["client.id"],
             request_timeout_ms=self.options["request.timeout.ms"],
             connect_timeout_ms=timeout_ms,
+            tls=self._tls,
         )
         try:
             self._check_open()  # it may have been closed while this caller waited

@@ -66,6 +66,12 @@ class SettingsError(FatalError):
     pass
 
 
+class AuthenticationError(FatalError):
+    """The server's certificate is not the expected one, or the server refuses the client's."""
+
+    advice = "Check the certificates and the settings that begin with ssl."
+
+
 class NotHapaxError(FatalError):
     advice = "This call needs a Hapax cluster"
 

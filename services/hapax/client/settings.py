@@ -79,6 +79,31 @@ def _acks(value: object) -> int:
     raise ValueError("it must be 0, 1 or all")
 
 
+def _protocol(value: object) -> str:
+    if isinstance(value, str) and value.upper() in ("PLAINTEXT", "SSL"):
+        return value.upper()
+    raise ValueError("it must be PLAINTEXT or SSL")
+
+
+def _pem_only(value: object) -> str:
+    if value == "PEM":
+        return "PEM"
+    raise ValueError("it must be PEM")
+
+
+def _versions(value: object) -> tuple[str, ...]:
+    names = [each.strip() for each in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not names or any(each not in ("TLSv1.2", "TLSv1.3") for each in names):
+        raise ValueError("it must be a list of TLSv1.2, TLSv1.3")
+    return tuple(names)
+
+
+def _identification(value: object) -> str:
+    if value in ("", "none", "https"):
+        return "" if value == "none" else str(value)
+    raise ValueError("it must be https, or empty")
+
+
 def _assignors(value: object) -> tuple[str, ...]:
     names = [each.strip() for each in value.split(",")] if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not names or any(each not in _ASSIGNORS for each in names):
@@ -111,6 +136,32 @@ SETTINGS: Final = {
         Setting("retry.backoff.ms", "pca", 100, _whole(0, _INT32), "Pause after the first failed attempt; it doubles."),
         Setting("retry.backoff.max.ms", "pca", 1_000, _whole(0, _INT32), "The longest pause between attempts."),
         Setting("metadata.max.age.ms", "pca", 300_000, _whole(1, _INT32), "Age at which metadata is refreshed."),
+        Setting(
+            "security.protocol", "pca", "PLAINTEXT", _protocol,
+            "PLAINTEXT, or SSL: TLS, with a check of the server's certificate.",
+        ),
+        Setting(
+            "ssl.truststore.location", "pca", None, _optional_text,
+            "PEM file of the authorities that servers' certificates must come from. Default: the system's.",
+        ),
+        Setting("ssl.ca.location", "pca", None, _optional_text, "Another name of it, librdkafka's."),
+        Setting("ssl.truststore.certificates", "pca", None, _optional_text, "The same as PEM text."),
+        Setting(
+            "ssl.keystore.location", "pca", None, _optional_text,
+            "PEM file of the client's own certificate, with its chain, and its key.",
+        ),
+        Setting("ssl.certificate.location", "pca", None, _optional_text, "PEM file of the certificate alone."),
+        Setting("ssl.key.location", "pca", None, _optional_text, "PEM file of its key."),
+        Setting("ssl.keystore.certificate.chain", "pca", None, _optional_text, "The certificate as PEM text."),
+        Setting("ssl.keystore.key", "pca", None, _optional_text, "The key as PEM text."),
+        Setting("ssl.key.password", "pca", None, _optional_text, "Password of the key."),
+        Setting("ssl.keystore.type", "pca", "PEM", _pem_only, "Only PEM is supported."),
+        Setting("ssl.truststore.type", "pca", "PEM", _pem_only, "Only PEM is supported."),
+        Setting("ssl.enabled.protocols", "pca", ("TLSv1.2", "TLSv1.3"), _versions, "Versions of TLS."),
+        Setting(
+            "ssl.endpoint.identification.algorithm", "pca", "https", _identification,
+            "https: the certificate must name the host that is connected to. Empty or none: it need not.",
+        ),
         Setting("default.api.timeout.ms", "ca", 60_000, _whole(1, _INT32), "Time-out of a call with its retries."),
         Setting("max.block.ms", "p", 60_000, _whole(0, _INT32), "Time-out of a blocked call."),
         Setting("acks", "p", -1, _acks, "Who acknowledges: 0 no node, 1 the leader, all in-sync replicas."),
@@ -184,6 +235,12 @@ class Options:
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
+
+
+def known_to(user: str, given: Settings) -> dict[str, object]:
+    """`given` without the settings that other clients have and this one does not: for a file that serves all."""
+    return {
+        name: value for name, value in given.items() if name not in SETTINGS or user in SETTINGS[name].users}
 
 
 def _unknown(name: str, user: str) -> str:

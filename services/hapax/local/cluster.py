@@ -161,8 +161,12 @@ def runner_command(
     brokers than have data: what the others hold would have no leader."""
     from hapax.runtime.settings import SettingsError, load, parse_assignments  # 0.2 s that `status` need not pay
 
+    # Given listeners are further ones: the first one, for the nodes and this computer, is the local cluster's own.
+    checked = [
+        each.replace("listeners=", "listeners=PLAINTEXT://127.0.0.1:0,", 1) if each.startswith("listeners=") else each
+        for each in settings]
     try:
-        load(settings, environment={})
+        load(checked, environment={})
     except SettingsError as error:
         raise LocalClusterError(str(error)) from error
     reserved = sorted(RESERVED_SETTINGS & parse_assignments(settings).keys())

@@ -53,7 +53,7 @@ _FIRST_NODE_ID: Final[dict[Role, int]] = {
     "broker": 0, "coordinator": 100, "pid": 200, "controller": 300, "admin": 0, "etcd": -1}
 
 RESERVED_SETTINGS: Final = frozenset({
-    "node.id", "node.id.generation.enable", "cluster.id", "listeners", "advertised.listeners", "rpc.listen",
+    "node.id", "node.id.generation.enable", "cluster.id", "advertised.listeners", "rpc.listen",
     "rpc.advertised", "public.rpc.listen", "public.rpc.advertised", "frames.listen", "frames.advertised",
     "http.listen", "etcd.endpoints", "log.dir", "admin.listen", "admin.tokens.file",
 })  # fmt: skip
@@ -232,8 +232,14 @@ class Runner:
             settings["broker.rack"] = self._arguments.rack[process.node_id % len(self._arguments.rack)]
         if process.role in ("broker", "coordinator"):
             settings["listeners"] = f"PLAINTEXT://127.0.0.1:{process.port}"
+        given = [each for each in self._arguments.set if not each.startswith("listeners=")]
+        further = [each.removeprefix("listeners=") for each in self._arguments.set if each not in given]
+        if further and "listeners" in settings:
+            settings["listeners"] = f"{settings['listeners']},{further[-1]}"
+        elif further:  # the others read the settings of these, and check that there are such listeners
+            settings["listeners"] = f"PLAINTEXT://127.0.0.1:0,{further[-1]}"
         assignments = [f"{name}={value}" for name, value in settings.items()]
-        return [word for assignment in (*self._arguments.set, *assignments) for word in ("--set", assignment)]
+        return [word for assignment in (*given, *assignments) for word in ("--set", assignment)]
 
     def _reap(self) -> None:
         """Notes the children that ended."""

@@ -12,7 +12,7 @@ import resource
 import signal
 import socket
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Final, cast
 
 from hapax.runtime import supervision, telemetry
@@ -28,7 +28,7 @@ from hapax.runtime.ports import (
     TlsContexts,
 )
 from hapax.runtime.rpc import FRAMES, RpcIdentity
-from hapax.runtime.tls_connection import TlsAccepted, TlsConnection
+from hapax.runtime.tls_connection import PIECE_BYTES, TlsAccepted, TlsConnection
 
 log = telemetry.logger("network")
 
@@ -86,6 +86,11 @@ class TcpNetwork:
         """Shared by all connections: a read and the hand-out of its frames happen in one callback."""
         self.complain = Incidents(log, self.loop.time)
         self._serials = itertools.count(1)
+
+    @cached_property
+    def piece(self) -> memoryview:
+        """Shared by all connections under TLS: a piece of a file is read and encrypted in one callback."""
+        return memoryview(bytearray(PIECE_BYTES))
 
     def next_serial(self) -> int:
         return next(self._serials)

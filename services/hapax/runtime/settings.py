@@ -76,7 +76,8 @@ class Settings(SecuritySettings):
     """Rack or availability zone of this node. Replicas of a partition are spread over racks."""
     listeners: str = "PLAINTEXT://127.0.0.1:9092"
     """Addresses on which the Kafka listeners bind; port 0 picks a free port. Separate several with commas and name
-    each: `PLAINTEXT://0.0.0.0:9092,EXTERNAL://0.0.0.0:9095`. The nodes themselves use the first one."""
+    each: `PLAINTEXT://0.0.0.0:9092,EXTERNAL://0.0.0.0:9095`. The nodes themselves use the first one. A port may be
+    written `30000+node.id`, which is the sum."""
     advertised_listeners: str | None = None
     """Addresses that clients are given to connect to, one for each listener name; default: the bound address. Set it
     where clients reach the node by another name, such as behind a load balancer. A port may be written `30000+node.id`,
@@ -389,7 +390,7 @@ class Settings(SecuritySettings):
     @property
     def kafka_addresses(self) -> dict[str, Address]:
         """Where each Kafka listener binds, by its name; the nodes' own first."""
-        return parse_listeners(self.listeners)
+        return parse_listeners(self.listeners, self.node_id)
 
     @property
     def security_protocols(self) -> dict[str, str]:
@@ -495,7 +496,7 @@ def load(
     """`flags` are `name=value` strings (what follows `--set`). Raises SettingsError, or OSError for the file."""
     sources: list[tuple[str, Mapping[str, str]]] = []
     if file is not None:
-        sources.append((f"file {file}", _read_file(Path(file))))
+        sources.append((f"file {file}", read_file(Path(file))))
     sources.append(("environment", _read_environment(os.environ if environment is None else environment)))
     sources.append(("--set", parse_assignments(flags)))
     return _validated(Settings(), sources)
@@ -535,7 +536,8 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
 # --- sources ------------------------------------------------------------------------------------------------------
 
 
-def _read_file(path: Path) -> dict[str, str]:
+def read_file(path: Path) -> dict[str, str]:
+    """Names and values of a file, properties or TOML. Raises SettingsError, OSError."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".toml":
         import tomllib

@@ -9,8 +9,8 @@ the connection is accepted.
 Receiving: ciphertext is read into the network's scratch buffer, copied into OpenSSL's, and decrypted into the scratch
 buffer or the connection's own. A connection that is paused decrypts nothing.
 
-Sending: at most 64 KiB are encrypted ahead of what the socket takes. Ranges of files are read from the page cache; what
-is not there is read by a thread.
+Sending: at most 256 KiB are encrypted ahead of what the socket takes. Ranges of files are read from the page cache;
+what is not there is read by a thread.
 
 Handshakes. A connection that has sent nothing has no OpenSSL object. One turn of the loop computes handshakes for 2 ms,
 the rest waits for the next turn. A handshake that is not complete in time is given up, as is the one whose peer has
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _RECORD_BYTES: Final = 16 * 1024
 """Most plaintext in one record of TLS."""
-_PIECE_BYTES: Final = 64 * 1024
+PIECE_BYTES: Final = 256 * 1024
 """Plaintext that is encrypted and then written at once."""
 _HANDSHAKE_TURN_S: Final = 0.002
 _NOT_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "UNEXPECTED_MESSAGE"})
@@ -259,11 +259,11 @@ class TlsConnection(Connection):
         for chunk in queue:
             if not isinstance(chunk, BYTES):
                 break
-            room = _PIECE_BYTES - size
+            room = PIECE_BYTES - size
             if len(chunk) > room:
                 parts.append(memoryview(chunk)[:room])
                 queue[taken] = memoryview(chunk)[room:]
-                size = _PIECE_BYTES
+                size = PIECE_BYTES
                 break
             parts.append(chunk)
             size += len(chunk)
@@ -282,8 +282,8 @@ class TlsConnection(Connection):
             self._files -= 1
             part.release()
             return
-        size = min(part.size, _PIECE_BYTES)
-        piece = bytearray(size)
+        size = min(part.size, PIECE_BYTES)
+        piece = self._network.piece[:size]
         try:
             got = os.preadv(part.fd, [piece], part.position, os.RWF_NOWAIT)
         except BlockingIOError:
@@ -302,7 +302,7 @@ class TlsConnection(Connection):
         if got == 0:
             raise OSError(errno.EIO, "the file is shorter than the range to send")
         part.advance(got)
-        self._seal(piece if got == size else memoryview(piece)[:got], got)
+        self._seal(piece[:got], got)
 
     def _read_cold(self, part: Remainder, size: int) -> None:
         """Reads a piece that is not in the page cache by a thread; the queue waits for it (rule 18)."""

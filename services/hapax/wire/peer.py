@@ -11,6 +11,7 @@ Used by the client, by the coordinator's log writer and by the event log. Three 
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hapax.codec.varint import read_uvarint
 from hapax.core.errors import ErrorCode
-from hapax.runtime.ports import Chunk, FrameConnection, FrameLimits, Network
+from hapax.runtime.ports import Chunk, FrameConnection, FrameLimits, Network, TlsContexts
 from hapax.wire import messages
 from hapax.wire.messages import ApiVersionsRequest, set_unknown_tag
 
@@ -48,6 +49,10 @@ class PeerError(ConnectionError):
 
 class PeerClosed(PeerError):
     """The connection was closed, by either side, before the answer came."""
+
+
+class PeerDistrusted(PeerClosed):
+    """The peer's certificate is not to be trusted, or does not name the host."""
 
 
 class PeerTimeout(PeerError):
@@ -124,11 +129,12 @@ class Peer:
         connect_timeout_ms: int = 10_000,
         negotiate: bool = True,
         limits: FrameLimits | None = None,
+        tls: TlsContexts | None = None,
     ) -> Peer:
         """Opens a connection and, with `negotiate`, asks for the peer's versions.
 
         Raises PeerError where the address does not accept connections, or the peer does not answer in time or does not
-        speak the Kafka protocol.
+        speak the Kafka protocol; PeerDistrusted where `tls` is given and its certificate is not to be trusted.
         """
         address = f"{host}:{port}"
         made: list[Peer] = []
@@ -139,9 +145,11 @@ class Peer:
 
         try:
             async with asyncio.timeout(connect_timeout_ms / 1000):
-                await network.connect(host, port, opened, limits or FrameLimits())
+                await network.connect(host, port, opened, limits or FrameLimits(), tls)
         except TimeoutError:
             raise PeerTimeout(f"{address}: no connection within {connect_timeout_ms} ms") from None
+        except ssl.SSLCertVerificationError as error:
+            raise PeerDistrusted(f"{address}: its certificate is refused: {error.verify_message or error}") from error
         except OSError as error:
             raise PeerClosed(f"{address}: cannot connect: {error}") from error
         peer = made[0]

@@ -35,6 +35,7 @@ class Wire:
     def __init__(self, answer_versions: bool = True) -> None:
         self.serial = 1
         self.peer = "127.0.0.1:1"
+        self.certificate = b""
         self.sent: list[bytes] = []
         self.dropped = False
         self.handler: FrameHandler
@@ -42,7 +43,8 @@ class Wire:
         self.arrived = asyncio.Event()
 
     async def connect(
-        self, host: str, port: int, opened: Callable[[FrameConnection], FrameHandler], limits: FrameLimits
+        self, host: str, port: int, opened: Callable[[FrameConnection], FrameHandler], limits: FrameLimits,
+        tls: object = None,
     ) -> FrameConnection:
         self.handler = opened(self)
         return self

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
@@ -42,6 +44,14 @@ func at(number int) {
 func (c *cell) client(options ...kgo.Opt) *kgo.Client {
 	if os.Getenv("KGO_LOG") != "" { // everything that the client does, to the program's log
 		options = append(options, kgo.WithLogger(kgo.BasicLogger(os.Stderr, kgo.LogLevelDebug, nil)))
+	}
+	if folder := os.Getenv("CLIENT_TLS"); folder != "" { // with the files of an authority and of a client
+		authorities := x509.NewCertPool()
+		check(authorities.AppendCertsFromPEM(must(os.ReadFile(folder+"/ca.crt"))), "authority", folder)
+		certificate := must(tls.LoadX509KeyPair(folder+"/client.crt", folder+"/client.key"))
+		options = append(options, kgo.DialTLSConfig(&tls.Config{
+			RootCAs: authorities, Certificates: []tls.Certificate{certificate},
+		}))
 	}
 	client := must(kgo.NewClient(append([]kgo.Opt{
 		kgo.SeedBrokers(c.bootstrap),

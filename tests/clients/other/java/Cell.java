@@ -1,10 +1,15 @@
+import java.io.FileReader;
+import java.io.IOException;
 import java.io.PrintStream;
+import java.io.Reader;
+import java.io.UncheckedIOException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.Properties;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
@@ -45,7 +50,23 @@ final class Cell {
     }
 
     Admin admin() {
-        return Admin.create(Map.of("bootstrap.servers", bootstrap));
+        return Admin.create(new HashMap<>(reaching()));
+    }
+
+    /** What every client needs to reach the cluster; the file that CLIENT_CONFIG names may have more than addresses. */
+    private Map<String, Object> reaching() {
+        Map<String, Object> all = new HashMap<>(Map.of("bootstrap.servers", bootstrap));
+        String file = System.getenv("CLIENT_CONFIG");
+        if (file != null) {
+            Properties settings = new Properties();
+            try (Reader reader = new FileReader(file)) {
+                settings.load(reader);
+            } catch (IOException error) {
+                throw new UncheckedIOException(error);
+            }
+            settings.forEach((name, value) -> all.put((String) name, value));
+        }
+        return all;
     }
 
     String topic(int partitions) throws Exception {
@@ -62,15 +83,15 @@ final class Cell {
     }
 
     KafkaProducer<String, String> producer(Object... settings) {
-        Map<String, Object> all = new HashMap<>(Map.of("bootstrap.servers", bootstrap,
-                "key.serializer", StringSerializer.class, "value.serializer", StringSerializer.class));
+        Map<String, Object> all = reaching();
+        all.putAll(Map.of("key.serializer", StringSerializer.class, "value.serializer", StringSerializer.class));
         put(all, settings);
         return new KafkaProducer<>(all);
     }
 
     KafkaConsumer<String, String> consumer(Object... settings) {
-        Map<String, Object> all = new HashMap<>(Map.of("bootstrap.servers", bootstrap,
-                "key.deserializer", StringDeserializer.class, "value.deserializer", StringDeserializer.class,
+        Map<String, Object> all = reaching();
+        all.putAll(Map.of("key.deserializer", StringDeserializer.class, "value.deserializer", StringDeserializer.class,
                 "auto.offset.reset", "earliest", "enable.auto.commit", false, "isolation.level", "read_committed"));
         put(all, settings);
         return new KafkaConsumer<>(all);

@@ -24,6 +24,7 @@ FULL = "CN=kafka1.Example.com,OU=Infra,O=Org"
     ("RULE:^CN=(.*)$/$2/", "CN=a", "$2"),
     ("RULE:^cn=(.*)$/$1/", "CN=a", None),
     ("RULE:nothing/x/", FULL, None),
+    ("RULE:CN=(admin)/$1/", "CN=admin,O=else", None),
 ])
 def test_names_are_mapped_as_by_kafka(rules: str, name: str, expected: str | None) -> None:
     assert PrincipalRules(rules).name_of(name) == expected

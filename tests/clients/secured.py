@@ -1,0 +1,78 @@
+"""A real cluster with a listener under mTLS, and the files that its clients need."""
+
+from __future__ import annotations
+
+import random
+import socket
+from pathlib import Path
+from typing import NamedTuple
+
+from hapax.local.authority import Authority
+
+NODES = (0, 1, 2, 100, 101)
+"""Ids of brokers and coordinators that a test may start."""
+
+
+class Secured(NamedTuple):
+    """Files of an authority, `ca.crt`, `node.crt`, `node.key`, and of a client, `client.crt`, `client.key` and both in
+    `client.pem`; and the listener's first port, that of node 0."""
+
+    folder: Path
+    authority: Authority
+    port: int
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def settings(self, *more: str) -> list[str]:
+        """Of a local cluster that has the listener besides its own."""
+        return [
+            f"listeners=SSL://127.0.0.1:{self.port}+node.id", "listener.name.ssl.ssl.client.auth=required",
+            f"ssl.certificate.location={self.folder / 'node.crt'}", f"ssl.key.location={self.folder / 'node.key'}",
+            f"ssl.truststore.location={self.folder / 'ca.crt'}", *more]
+
+    def renew(self, name: str) -> None:
+        """Gives `node` or `client` a new certificate and key of the same names."""
+        if name == "node":
+            issued = self.authority.issue("CN=node,O=hapax", ["127.0.0.1", "localhost"])
+        else:
+            issued = self.authority.issue("CN=client,O=shop", use="client")
+        issued.write(self.folder, name)
+        (self.folder / f"{name}.pem").write_bytes(issued.key + issued.certificate)
+
+    @property
+    def client(self) -> dict[str, str]:
+        """Settings of the native client, and of Kafka's."""
+        return {
+            "security.protocol": "SSL",
+            "ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.folder / "ca.crt"),
+            "ssl.keystore.type": "PEM", "ssl.keystore.location": str(self.folder / "client.pem"),
+        }
+
+    def file(self) -> Path:
+        """`client` as a file of properties."""
+        path = self.folder / "client.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in self.client.items()))
+        return path
+
+
+def secured(folder: Path) -> Secured:
+    authority = Authority.make()
+    made = Secured(folder, authority, _free_ports())
+    (folder / "ca.crt").write_bytes(authority.certificate)
+    made.renew("node")
+    made.renew("client")
+    return made
+
+
+def _free_ports() -> int:
+    while True:
+        first = random.randrange(20_000, 32_000)  # below the ports that the system gives to clients
+        try:
+            for node in NODES:
+                with socket.socket() as sock:
+                    sock.bind(("127.0.0.1", first + node))
+            return first
+        except OSError:
+            continue
