@@ -60,7 +60,8 @@ MUTANTS = (
     ),
     Mutant(
         "a certificate that no rule maps makes its client anonymous", "abuse case 6", "kafka/security.py",
-        "            raise Unauthenticated(f\"no rule", "            return ANONYMOUS\n            raise Unauthenticated(f\"no rule",
+        "name = self.rules.name_of(subject)\n",
+        "name = self.rules.name_of(subject)\n        if name is None:\n            return ANONYMOUS\n",
         _PRINCIPALS,
     ),
     Mutant(
