@@ -16,10 +16,11 @@ from hapax.codec.batch import iterate_batches
 from hapax.local.etcd import find_etcd
 from hapax.local.folder import LocalClusterError
 from hapax.log.layout import LOG
-from hapax_chaos.catalogue import Scenario, scenarios, without_namespaces
-from hapax_chaos.faults import Fault, Run
+from hapax_chaos.catalogue import GROUP, Scenario, scenarios, without_namespaces
+from hapax_chaos.faults import TARGETS, Fault, Run, freeze_in_transaction, kill
+from hapax_chaos.groups import execution
 from hapax_chaos.network import missing
-from hapax_chaos.scenario import Execution, RunVerdict
+from hapax_chaos.scenario import RunVerdict
 from hapax_chaos.world import Layout, World
 from hapax_mutants import MUTANTS
 
@@ -36,6 +37,12 @@ NO_FENCING = ("an old epoch may write", "a delayed EndTxn decides the next trans
 ZOMBIES = 8
 ROOT = Path(__file__).parents[2]
 SMALL = Layout(brokers=1, coordinators=1, controllers=1, replication=1, namespaces=False)
+OF_GROUPS = (("consumer:kill@group-coordinator", "native"), ("classic:kill@member", "librdkafka"))
+SMALL_GROUP = replace(SMALL, settings=GROUP.settings)
+FORMER = (
+    "classic: a transaction of a former generation commits positions",
+    "classic: a transaction of a member that was removed commits positions",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +67,7 @@ def run(
             for number, (scenario, client) in enumerate(chosen):
                 histories = folder / f"histories-{number}"
                 histories.mkdir()
-                verdicts.append(await Execution(world, scenario, client, number, histories, **options).run())
+                verdicts.append(await execution(world, scenario, client, number, histories, **options).run())
                 if verdicts[-1].cluster_unusable or until(verdicts[-1]):
                     break
         finally:
@@ -87,6 +94,15 @@ def test_a_slice_of_all_scenarios_finds_no_anomaly(names: tuple[str, ...], tmp_p
     verdicts = run(pairs, tmp_path)
     assert failures(verdicts) == []
     assert len(verdicts) == len(pairs)
+
+
+@pytest.mark.timeout(400)
+def test_groups_of_members_copy_each_input_once(tmp_path: Path) -> None:
+    known = {scenario.name: scenario for scenario in scenarios()}
+    loopback = replace(GROUP, namespaces=False)
+    verdicts = run([(replace(known[name], layout=loopback), client) for name, client in OF_GROUPS], tmp_path)
+    assert failures(verdicts) == []
+    assert len(verdicts) == len(OF_GROUPS)
 
 
 async def _nothing(run: Run) -> None:
@@ -151,3 +167,28 @@ def test_what_a_zombie_does_that_nobody_fences_is_found(tmp_path: Path) -> None:
     # What one zombie does may go unseen: its commit has to meet a transaction of its successor that is open.
     verdicts = run([(zombie, "native")] * ZOMBIES, tmp_path, services, until=found)
     assert any(map(found, verdicts)), verdicts
+
+
+def doubled(verdict: RunVerdict) -> bool:
+    return any(finding.startswith("doubled-output: ") for finding in verdict.findings)
+
+
+@pytest.mark.timeout(200)
+def test_positions_outside_of_the_transaction_are_found(tmp_path: Path) -> None:
+    careless = Scenario("careless", kill(TARGETS["client"], 0.1, 3), SMALL_GROUP, "consumer")
+    verdicts = run([(careless, "native")] * 3, tmp_path, until=doubled, work="copy-carelessly")
+    assert any(map(doubled, verdicts)), verdicts
+
+
+@pytest.mark.timeout(400)
+def test_what_a_former_member_commits_is_found(tmp_path: Path) -> None:
+    services = tmp_path / "services"
+    shutil.copytree(ROOT / "services", services, ignore=shutil.ignore_patterns("__pycache__"))
+    former = [mutant for mutant in MUTANTS if mutant.name in FORMER]
+    assert len(former) == len(FORMER)
+    for mutant in former:
+        mutant.put_in(services)
+    frozen = Scenario("frozen", freeze_in_transaction(TARGETS["client"], 8.0), SMALL_GROUP, "classic")
+    # A freeze after the positions were sent harms nothing: they are pending, and the next owner waits for them.
+    verdicts = run([(frozen, "librdkafka")] * ZOMBIES, tmp_path, services, until=doubled, work="copy-slowly")
+    assert any(map(doubled, verdicts)), verdicts

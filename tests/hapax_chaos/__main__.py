@@ -23,9 +23,10 @@ from typing import Any, Final
 
 from hapax.runtime import telemetry
 from hapax_chaos.catalogue import CLIENTS, Scenario, scenarios, without_namespaces
+from hapax_chaos.groups import execution
 from hapax_chaos.network import missing
 from hapax_chaos.report import write_report
-from hapax_chaos.scenario import Execution, RunVerdict
+from hapax_chaos.scenario import RunVerdict
 from hapax_chaos.world import Layout, NotAtRest, World
 
 BUILD: Final = Path(__file__).parents[2] / "build"
@@ -108,7 +109,7 @@ class Campaign:
         histories.mkdir()
         try:
             world = await self._open(scenario.layout, seed)
-            verdict = await Execution(world, scenario, client, seed, histories).run()
+            verdict = await execution(world, scenario, client, seed, histories).run()
         except NotAtRest as error:
             verdict = RunVerdict(scenario.name, client, seed, findings=[f"no-cluster: {error}"], cluster_unusable=True)
         self.verdicts.append(verdict)

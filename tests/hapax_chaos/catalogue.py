@@ -10,12 +10,17 @@ from typing import Final
 from hapax.kafka.api import (
     add_offsets_to_txn,
     add_partitions_to_txn,
+    consumer_group_heartbeat,
     end_txn,
     fetch,
     find_coordinator,
+    heartbeat,
     init_producer_id,
+    join_group,
     metadata,
+    offset_fetch,
     produce,
+    sync_group,
     txn_offset_commit,
 )
 from hapax_chaos.faults import (
@@ -32,9 +37,11 @@ from hapax_chaos.faults import (
     fill,
     freeze,
     freeze_all,
+    freeze_in_transaction,
     isolate,
     kill,
     kill_all,
+    leave,
     lossy,
     requests,
     resets,
@@ -58,6 +65,14 @@ SMALL_SEGMENTS: Final = Layout(
 """Small enough that the records of a few seconds leave closed segments with all their files."""
 
 
+_OF_GROUPS: Final = (
+    ("group.initial.rebalance.delay.ms", "300"), ("group.consumer.session.timeout.ms", "6000"),
+    ("group.consumer.heartbeat.interval.ms", "400"), ("group.consumer.assignment.interval.ms", "200"),
+)  # fmt: skip
+GROUP: Final = Layout(settings=_OF_GROUPS)
+GROUP_PROXIED: Final = replace(PROXIED, settings=_OF_GROUPS)
+
+
 class ApiKey(IntEnum):
     """The requests with which the proxy interferes."""
 
@@ -72,6 +87,21 @@ class ApiKey(IntEnum):
     TXN_OFFSET_COMMIT = txn_offset_commit.ROW.key
 
 
+class GroupKey(IntEnum):
+    """Requests of members."""
+
+    JOIN_GROUP = join_group.ROW.key
+    SYNC_GROUP = sync_group.ROW.key
+    HEARTBEAT = heartbeat.ROW.key
+    CONSUMER_GROUP_HEARTBEAT = consumer_group_heartbeat.ROW.key
+    OFFSET_FETCH = offset_fetch.ROW.key
+    TXN_OFFSET_COMMIT = txn_offset_commit.ROW.key
+
+
+_OF_ONE_PROTOCOL: Final = {
+    "classic": (GroupKey.JOIN_GROUP, GroupKey.SYNC_GROUP, GroupKey.HEARTBEAT),
+    "consumer": (GroupKey.CONSUMER_GROUP_HEARTBEAT,),
+}
 _HARMLESS: Final = (ApiKey.FETCH, ApiKey.METADATA, ApiKey.FIND_COORDINATOR)
 """Requests that change nothing if they arrive late or twice."""
 _AT_START: Final = (ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID)
@@ -91,6 +121,9 @@ class Scenario:
     name: str
     fault: Fault
     layout: Layout = DIRECT
+    group: str = ""
+    """The protocol by which the clients are members of one group: consumer or classic. Empty: they assign themselves.
+    """
 
 
 def scenarios() -> list[Scenario]:
@@ -104,7 +137,7 @@ def without_namespaces(scenario: Scenario) -> Scenario | None:
     """The same scenario on loopback. None if its fault is about packets."""
     if not scenario.layout.namespaces:
         return scenario
-    if scenario.name.startswith("net-") or "+net-" in scenario.name:
+    if any(fault.startswith("net-") for fault in scenario.name.rpartition(":")[2].split("+")):
         return None
     return replace(scenario, layout=replace(scenario.layout, namespaces=False))
 
@@ -206,6 +239,57 @@ def _clients() -> Iterator[Scenario]:
     yield Scenario("zombie@client", zombie)
 
 
+def _groups() -> Iterator[Scenario]:
+    """Each fault with a group of each protocol."""
+    for protocol, keys in _OF_ONE_PROTOCOL.items():
+        for name, fault in _of_groups():
+            yield Scenario(f"{protocol}:{name}", fault, GROUP, protocol)
+        for key in (*keys, GroupKey.TXN_OFFSET_COMMIT):
+            for action in ACTIONS:
+                if action != "slow":  # some are sent only when members come and go
+                    fault = both(requests(action, [key]), leave(TARGETS["client"]))
+                    yield Scenario(f"{protocol}:{action}@{key.name}", fault, GROUP_PROXIED, protocol)
+        late = requests("late", [*keys, GroupKey.TXN_OFFSET_COMMIT], 0.2)
+        yield Scenario(
+            f"{protocol}:late@members+kill@group-coordinator", both(late, kill(TARGETS["group-coordinator"], 0.5)),
+            GROUP_PROXIED, protocol)
+
+
+def _of_groups() -> Iterator[tuple[str, Fault]]:
+    t = TARGETS
+    for name in ("group-coordinator", "group-log-leader", "leader"):
+        yield f"kill@{name}", kill(t[name])
+        yield f"kill-thrice@{name}", kill(t[name], down_s=0.2, times=3)
+        yield f"freeze@{name}", freeze(t[name], 1.5)
+        yield f"freeze-past-session@{name}", freeze(t[name], SESSION_S + 2)
+        yield f"stop@{name}", stop(t[name])
+        yield f"net-isolate@{name}", isolate(t[name])
+    yield "kill@coordinators", kill_all("coordinator")
+    yield "kill@brokers", kill_all("broker")
+    yield "kill@brokers-and-coordinators", kill_all("broker", "coordinator")
+    yield "net-isolate-past-session@group-coordinator", isolate(t["group-coordinator"], SESSION_S + 2)
+    yield "net-drop@clients>group-coordinator", drop(t["clients"], t["group-coordinator"])
+    yield "net-drop@group-coordinator>clients", drop(t["group-coordinator"], t["clients"])
+    yield "net-drop@group-coordinator>group-log-leader", drop(t["group-coordinator"], t["group-log-leader"])
+    yield "net-resets@clients>group-coordinator", resets(t["clients"], t["group-coordinator"])
+    yield "net-loss-25@group-coordinator", lossy(t["group-coordinator"], 25)
+    yield "kill@member", kill(t["client"])
+    yield "kill-thrice@member", kill(t["client"], down_s=0.1, times=3)
+    yield "kill-past-session@member", kill(t["client"], down_s=8.0)
+    yield "freeze@member", freeze(t["client"], 2.0)
+    yield "freeze-past-session@member", freeze_in_transaction(t["client"], 8.0)
+    yield "leave@member", leave(t["client"])
+    yield "kill@static-member", kill(t["last-client"])
+    yield "freeze-past-session@static-member", freeze(t["last-client"], 8.0)
+    yield "zombie@member", zombie
+    yield "kill@member+kill@group-coordinator", both(kill(t["client"]), kill(t["group-coordinator"]))
+    yield "zombie@member+kill@group-coordinator", both(zombie, kill(t["group-coordinator"]))
+    yield "freeze-past-session@member+kill@group-coordinator", both(
+        freeze_in_transaction(t["client"], 8.0),
+        then(kill(t["group-coordinator"], 0.3), kill(t["group-log-leader"], 0.3)))
+    yield "leave@member+freeze@leader", both(leave(t["client"]), freeze(t["leader"], 2.0))
+
+
 def _compositions() -> Iterator[Scenario]:
     t = TARGETS
     yield Scenario("kill@leader+kill@coordinator", both(kill(t["leader"]), kill(t["coordinator"])))
@@ -250,5 +334,6 @@ GROUPS: Final[dict[str, Callable[[], Iterator[Scenario]]]] = {
     "wall clocks that jump": _clocks,
     "clients killed, frozen and replaced": _clients,
     "several faults at once": _compositions,
+    "members of consumer groups": _groups,
 }
 """The groups of docs/chaos-results.md, in the order in which their scenarios run."""

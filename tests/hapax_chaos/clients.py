@@ -8,18 +8,16 @@ or cannot continue begins a new life with new clients, as a restarted program wo
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import json
 import random
-import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from hapax_chaos.history import HistoryFile
 
-_ASK_AGAIN_S: Final = 20.0
+ASK_AGAIN_S: Final = 20.0
 """Time limit of a commit or abort; after it the outcome is unknown."""
 _TRANSACTION_TIMEOUT_MS: Final = 6000
 
@@ -59,7 +57,7 @@ class Settings:
     """The harness's settings, which the program gets as one JSON argument."""
 
     def __init__(self, text: str) -> None:
-        given = json.loads(text)
+        self.given = given = json.loads(text)
         self.kind: str = given["kind"]
         self.bootstrap: str = given["bootstrap"]
         self.topic: str = given["topic"]
@@ -78,6 +76,21 @@ class Settings:
 # --- the native client --------------------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def native_errors() -> Iterator[None]:
+    """Turns the client's errors into those of a `Face`."""
+    from hapax.client import AbortableError, HapaxError, RetriableError
+
+    try:
+        yield
+    except AbortableError as error:
+        raise Abort(str(error)) from error
+    except RetriableError as error:
+        raise Unknown(str(error)) from error
+    except HapaxError as error:
+        raise Ended(f"{type(error).__name__}: {error}") from error
+
+
 class Native:
     def __init__(self, settings: Settings) -> None:
         from hapax.client import blocking
@@ -93,31 +106,18 @@ class Native:
             **common, "group.id": self._group, "isolation.level": settings.isolation, "enable.auto.commit": "false",
             "auto.offset.reset": "earliest",
         })
-        with self._told():
+        with native_errors():
             self._producer.start()
             self._consumer.start()
             self._consumer.assign([(self._topic, p) for p in range(settings.partitions)])
             self.seek(dict.fromkeys(range(settings.partitions), 0))
 
-    @contextlib.contextmanager
-    def _told(self) -> Any:
-        from hapax.client import AbortableError, HapaxError, RetriableError
-
-        try:
-            yield
-        except AbortableError as error:
-            raise Abort(str(error)) from error
-        except RetriableError as error:
-            raise Unknown(str(error)) from error
-        except HapaxError as error:
-            raise Ended(f"{type(error).__name__}: {error}") from error
-
     def begin(self) -> None:
-        with self._told():
+        with native_errors():
             self._producer.begin()
 
     def send(self, partition: int, value: str) -> Callable[[], int | None]:
-        with self._told():
+        with native_errors():
             delivery = self._producer.send(self._topic, value.encode(), partition=partition)
 
         def offset() -> int | None:
@@ -129,27 +129,27 @@ class Native:
         return offset
 
     def poll(self, timeout_s: float) -> list[tuple[int, int, str]]:
-        with self._told():
+        with native_errors():
             records = self._consumer.poll(int(timeout_s * 1000), 20)
         return [(r.partition, r.offset, (r.value or b"").decode()) for r in records]
 
     def seek(self, positions: dict[int, int]) -> None:
-        with self._told():
+        with native_errors():
             for partition, offset in positions.items():
                 self._consumer.seek((self._topic, partition), offset)
 
     def send_offsets(self, positions: dict[int, int]) -> None:
         from hapax.client import TopicPartition
 
-        with self._told():
+        with native_errors():
             self._producer.send_offsets({TopicPartition(self._topic, p): o for p, o in positions.items()}, self._group)
 
     def commit(self) -> None:
-        with self._told():
+        with native_errors():
             self._producer.commit()
 
     def abort(self) -> None:
-        with self._told():
+        with native_errors():
             self._producer.abort()
 
     def close(self) -> None:
@@ -164,11 +164,13 @@ class Native:
 
 
 class Librdkafka:
+    TIMEOUT_MS = _TRANSACTION_TIMEOUT_MS
+
     def __init__(self, settings: Settings) -> None:
-        from confluent_kafka import Consumer, Producer, TopicPartition
+        from confluent_kafka import Producer, TopicPartition
 
         self._partition = lambda partition, offset=0: TopicPartition(settings.topic, partition, offset)
-        self._topic = settings.topic
+        self._output = getattr(settings, "output", settings.topic)
         common = {
             "bootstrap.servers": settings.bootstrap, "log_level": 0, "socket.timeout.ms": 5000,
             "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 300, "retry.backoff.ms": 50,
@@ -177,16 +179,22 @@ class Librdkafka:
         }
         self._failed: Exception | None = None
         self._producer = Producer({
-            **common, "transactional.id": settings.name, "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS,
-            "linger.ms": 0, "message.timeout.ms": _TRANSACTION_TIMEOUT_MS - 500,
+            **common, "transactional.id": settings.name, "transaction.timeout.ms": self.TIMEOUT_MS,
+            "linger.ms": 0, "message.timeout.ms": self.TIMEOUT_MS - 500,
         })
         self._ask(self._producer.init_transactions)
-        self._consumer = Consumer({
+        self._consumer = self._reader(settings, common)
+
+    def _reader(self, settings: Any, common: dict[str, Any]) -> Any:
+        from confluent_kafka import Consumer
+
+        consumer = Consumer({
             **common, "group.id": f"group-of-{settings.name}", "isolation.level": settings.isolation,
             "enable.auto.commit": False, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 50,
             "fetch.error.backoff.ms": 50,
         })
-        self._consumer.assign([self._partition(p) for p in range(settings.partitions)])
+        consumer.assign([self._partition(p) for p in range(settings.partitions)])
+        return consumer
 
     def _ask(self, call: Callable[..., Any], *arguments: object) -> None:
         """Makes one call with a time-out as its last argument."""
@@ -226,7 +234,7 @@ class Librdkafka:
                 offset[0] = message.offset()
 
         try:
-            self._producer.produce(self._topic, value, partition=partition, on_delivery=delivered)
+            self._producer.produce(self._output, value, partition=partition, on_delivery=delivered)
             self._producer.poll(0)
         except KafkaException as raised:
             raise self._meaning(raised) from raised
@@ -394,7 +402,7 @@ class Appender:
         return before
 
     def _until_answered(self, call: Callable[[], None]) -> None:
-        deadline = time.monotonic() + _ASK_AGAIN_S
+        deadline = time.monotonic() + ASK_AGAIN_S
         while True:
             try:
                 call()
@@ -407,15 +415,3 @@ class Appender:
 def _all_of(plan: list[list[Any]], done: list[list[Any]]) -> list[list[Any]]:
     """The records that a failed operation wrote or would have written."""
     return [*done, *(micro for micro in plan[len(done) :] if micro[0] == "send")]
-
-
-def main(argv: Sequence[str]) -> int:
-    appender = Appender(Settings(argv[0]))
-
-    def stop(number: int, frame: object) -> None:
-        appender.stopping = True
-
-    signal.signal(signal.SIGTERM, stop)
-    faulthandler.register(signal.SIGUSR1, all_threads=False)  # writes to the log where the program is
-    appender.run()
-    return 0

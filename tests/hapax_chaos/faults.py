@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from hapax.codec.batch import iterate_batches
-from hapax.codec.metadata import TXN_STATE_TOPIC
+from hapax.codec.metadata import OFFSETS_TOPIC, TXN_STATE_TOPIC
 from hapax.core.hashing import shard_of
 from hapax.log.layout import (
     HIGH_WATERMARK_CHECKPOINT,
@@ -45,6 +45,8 @@ class Run:
     """Starts the next process under a client's name."""
     in_transaction: Callable[[str], bool]
     """Whether a client has begun a transaction whose outcome it has not recorded yet."""
+    group: str = ""
+    """The group whose members the clients are; empty if they are in none."""
     said: list[str] = field(default_factory=list)
     idle: bool = False
     """Whether the fault met no target: the client never sends such a request, or the file does not exist."""
@@ -70,16 +72,25 @@ def other_coordinator(run: Run) -> str:
     return next((p.name for p in run.world.of_kind("coordinator") if p.name != owner), owner)
 
 
+def group_log_leader(run: Run) -> str:
+    cluster = run.world.view.cluster
+    assert cluster is not None
+    return run.world.leader(OFFSETS_TOPIC, shard_of(run.group, cluster.group_shards))
+
+
 TARGETS: Final[dict[str, Target]] = {
     "leader": lambda run: run.world.leader(run.topic),
     "follower": lambda run: run.world.follower(run.topic),
     "txn-log-leader": txn_log_leader,
     "coordinator": lambda run: run.world.coordinator(run.clients[0]),
     "other-coordinator": other_coordinator,
+    "group-coordinator": lambda run: run.world.coordinator(run.group, "group"),
+    "group-log-leader": group_log_leader,
     "controller": lambda run: run.world.controller(),
     "pid": lambda run: "pid-0",
     "etcd": lambda run: "etcd",
     "client": lambda run: run.clients[0],
+    "last-client": lambda run: run.clients[-1],
     "clients": lambda run: "clients",
 }  # fmt: skip
 
@@ -115,6 +126,19 @@ def stop(target: Target) -> Fault:
     return fault
 
 
+def leave(target: Target, away_s: float = 1.0) -> Fault:
+    """A client ends as planned and leaves its group. Another process takes its place."""
+
+    async def fault(run: Run) -> None:
+        name = target(run)
+        run.say(f"stop {name}")
+        await run.world.stop(name)
+        await asyncio.sleep(away_s)
+        run.start_client(name)
+
+    return fault
+
+
 def freeze(target: Target, seconds: float) -> Fault:
     async def fault(run: Run) -> None:
         name = target(run)
@@ -126,18 +150,34 @@ def freeze(target: Target, seconds: float) -> Fault:
     return fault
 
 
-def zombie(run: Run) -> Awaitable[None]:
-    """A client is frozen within a transaction, another process starts under its name, and the first one is resumed.
+async def _freeze_in_transaction(run: Run, name: str) -> None:
+    """A client that is frozen between two transactions would only find its next write refused."""
+    run.world.freeze(name)
+    while not run.in_transaction(name):
+        run.world.thaw(name)
+        await asyncio.sleep(run.random.uniform(0.001, 0.01))
+        run.world.freeze(name)
 
-    A client that is frozen between two transactions would only find its next write refused."""
+
+def freeze_in_transaction(target: Target, seconds: float, times: int = 1) -> Fault:
+    async def fault(run: Run) -> None:
+        name = target(run)
+        for _ in range(times):
+            await _freeze_in_transaction(run, name)
+            run.say(f"freeze {name} for {seconds} s within a transaction")
+            await asyncio.sleep(seconds)
+            run.world.thaw(name)
+            await asyncio.sleep(2.0)
+
+    return fault
+
+
+def zombie(run: Run) -> Awaitable[None]:
+    """A client is frozen within a transaction, another process starts under its name, and the first one is resumed."""
 
     async def fault() -> None:
         name = run.clients[0]
-        run.world.freeze(name)
-        while not run.in_transaction(name):
-            run.world.thaw(name)
-            await asyncio.sleep(run.random.uniform(0.001, 0.01))
-            run.world.freeze(name)
+        await _freeze_in_transaction(run, name)
         run.say(f"a second {name} while the first stands still within a transaction")
         run.start_client(f"{name}-again")
         await asyncio.sleep(2.0)

@@ -30,7 +30,7 @@ _END_S: Final = 20.0
 
 MODULES: Final = {
     "broker": "hapax.broker.main", "coordinator": "hapax.coordinator.main", "pid": "hapax.pid.main",
-    "controller": "hapax.controller.main", "client": "hapax_chaos.clients", "proxy": "hapax_chaos.proxy",
+    "controller": "hapax.controller.main", "client": "hapax_chaos.programs", "proxy": "hapax_chaos.proxy",
 }  # fmt: skip
 """The kinds of children: the module whose `main(argv)` the child runs. `exec` runs a program instead."""
 

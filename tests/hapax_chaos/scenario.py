@@ -74,6 +74,8 @@ class Execution:
         self._folder = folder
         self._isolation = isolation
         self._topic = f"t{world.scenarios}"
+        self._topics = {self._topic: PARTITIONS}
+        """Those that the clients write, each with its number of partitions."""
         self._started: Counter[str] = Counter()
         self._files: list[Path] = []
         self.history: list[Operation] = []
@@ -100,11 +102,11 @@ class Execution:
         except NotAtRest as error:
             verdict.findings.append(f"not-at-rest: {error}")
             verdict.cluster_unusable = True
-        except _Finding as finding:
+        except Finding as finding:
             verdict.findings.append(str(finding))
             verdict.cluster_unusable = True
         finally:
-            self._kill_clients()
+            self._end_clients()
             verdict.happened = [*self._run.said, *self._world.ended]
             verdict.idle = self._run.idle
             verdict.seconds = round(time.monotonic() - began, 1)
@@ -120,7 +122,8 @@ class Execution:
         if replication >= 3:
             config["min.insync.replicas"] = "2"
         async with Admin({"bootstrap.servers": self._world.bootstrap}) as admin:
-            await admin.create_topics([NewTopic(self._topic, PARTITIONS, replication, config)])
+            await admin.create_topics([
+                NewTopic(topic, partitions, replication, config) for topic, partitions in self._topics.items()])
         await self._world.at_rest()
 
     def _start_client(self, name: str) -> None:
@@ -130,11 +133,15 @@ class Execution:
         self._files.append(path)
         transactional_id = name.removesuffix("-again")
         self._world.start_client(name, {
-            "kind": self.verdict.client, "bootstrap": self._world.bootstrap, "topic": self._topic,
-            "partitions": PARTITIONS, "name": transactional_id, "history": str(path), "seed": self.verdict.seed,
+            "bootstrap": self._world.bootstrap, "topic": self._topic, "partitions": self._topics[self._topic],
+            "name": transactional_id, "history": str(path), "seed": self.verdict.seed,
             "generation": f"{name.removeprefix(transactional_id)}{self._started[name]}", "pause_s": _PAUSE_S,
-            "isolation": self._isolation,
+            "isolation": self._isolation, **self._work_of(transactional_id),
         })
+
+    def _work_of(self, name: str) -> dict[str, object]:
+        """What a client process does, and with which client."""
+        return {"work": "append", "kind": self.verdict.client}
 
     def _in_transaction(self, name: str) -> bool:
         said = merge([self._folder / f"{name}.{self._started[name]}.jsonl"], since_start=False)
@@ -161,7 +168,7 @@ class Execution:
             await until(enough, timeout)
         except TimeoutError:
             said = "; ".join(f"{name}: {counts()[name]}" for name in self._run.clients)
-            raise _Finding(f"no-progress: {when}, transactions committed in {timeout:.0f} s: {said}") from None
+            raise Finding(f"no-progress: {when}, transactions committed in {timeout:.0f} s: {said}") from None
 
     def _restart_hung(self, since: float) -> None:
         """Does what a supervisor does with a program that hangs. librdkafka's `send_offsets_to_transaction` may wait
@@ -195,7 +202,7 @@ class Execution:
         except TimeoutError:
             for name in self._clients():
                 if not await self._asks_for_ever(name):
-                    raise _Finding(f"client-stuck: {name} did not end in {_STOP_S:.0f} s") from None
+                    raise Finding(f"client-stuck: {name} did not end in {_STOP_S:.0f} s") from None
                 self._run.say(f"end {name}, which hung")
                 self._world.kill(name)
 
@@ -211,7 +218,7 @@ class Execution:
         await until(lambda: "<module>" in told(), _TELLS_S)
         return self.verdict.client == "librdkafka" and " in send_offsets\n" in told()
 
-    def _kill_clients(self) -> None:
+    def _end_clients(self) -> None:
         for name in self._started:
             self._world.kill(name)
 
@@ -223,20 +230,28 @@ class Execution:
             async with asyncio.timeout(_READ_S):
                 ends = await self._read_everything()
         except (TimeoutError, HapaxError) as error:
-            raise _Finding(f"unreadable: {error!r} after {_READ_S:.0f} s") from error
+            raise Finding(f"unreadable: {error!r} after {_READ_S:.0f} s") from error
         self.history = merge(self._files)
         report = check(self.history)
         verdict.findings += report.sentences()
         verdict.findings += stable_offsets(ends)
+        verdict.findings += self._judge_further()
         verdict.findings += await self._world.own_faults()
-        for partition in range(PARTITIONS):
-            verdict.findings += await self._judge_copies(partition, ends[f"{self._topic}-{partition}"][1])
+        for name, (_, end) in ends.items():
+            verdict.findings += await self._judge_copies(name, end)
         (self._folder / "history.jsonl").write_text("".join(line_of(o) + "\n" for o in self.history))
+
+    def _judge_further(self) -> list[str]:
+        """What the work of this execution has to keep besides."""
+        return []
 
     async def _read_everything(self) -> dict[str, tuple[int, int]]:
         """A new client reads from the beginning to the known ends, and waits until no transaction is open. Returns
         (last stable offset, high watermark) of each partition."""
-        where = [TopicPartition(self._topic, p) for p in range(PARTITIONS)]  # type: ignore[arg-type]
+        where = [
+            TopicPartition(topic, p) for topic, count in self._topics.items()  # type: ignore[arg-type]
+            for p in range(count)
+        ]
         settings = {
             "bootstrap.servers": self._world.bootstrap, "enable.auto.commit": "false", "auto.offset.reset": "earliest",
         }
@@ -265,9 +280,9 @@ class Execution:
                 history.write("ok", "poll", [["poll", found]])
         return {f"{p.topic}-{p.partition}": (stable[p], last[p]) for p in where}
 
-    async def _judge_copies(self, partition: int, end: int) -> list[str]:
-        """Compares every replica's files, byte by byte, up to the high watermark, and checks their sequences."""
-        name = f"{self._topic}-{partition}"
+    async def _judge_copies(self, name: str, end: int) -> list[str]:
+        """Compares the files of a partition's replicas, byte by byte, up to the high watermark, and checks their
+        sequences."""
         copies: list[Replica] = []
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_COPIES_S):
@@ -304,5 +319,5 @@ class Execution:
         return copies
 
 
-class _Finding(Exception):
+class Finding(Exception):
     """The run cannot continue. The text is the finding."""

@@ -15,7 +15,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from faults.preload import NoCompiler, Rules
 from hapax.core.hashing import shard_of
@@ -231,10 +231,12 @@ class World:
         leader = self.leader(topic, partition)
         return next((p.name for p in self.of_kind("broker") if p.name != leader), leader)
 
-    def coordinator(self, transactional_id: str) -> str:
+    def coordinator(self, key: str, kind: Literal["txn", "group"] = "txn") -> str:
+        """Of a transactional id or a group."""
         cluster = self.view.cluster
         assert cluster is not None
-        shard = self.view.shard("txn", ShardId(shard_of(transactional_id, cluster.txn_shards)))
+        shards = cluster.txn_shards if kind == "txn" else cluster.group_shards
+        shard = self.view.shard(kind, ShardId(shard_of(key, shards)))
         assert shard is not None
         return f"coordinator-{shard.record.owner - _FIRST_ID['coordinator']}"
 

@@ -11,13 +11,14 @@ history of clients cannot show (replicas, sequence numbers, leaders) is checked 
 from __future__ import annotations
 
 from hapax_checker.check import ALLOWED_ALWAYS, Report, check
-from hapax_checker.copies import one_to_one, token_outcomes
+from hapax_checker.copies import in_order, one_to_one, token_outcomes
 from hapax_checker.invariants import (
     Batch,
     Replica,
     contiguous_sequences,
     ids_never_reused,
     one_leader_per_epoch,
+    one_owner_per_epoch,
     replicas_equal,
     stable_offsets,
 )
@@ -39,9 +40,11 @@ __all__ = [
     "check",
     "contiguous_sequences",
     "ids_never_reused",
+    "in_order",
     "line_of",
     "newest_of_each_key",
     "one_leader_per_epoch",
+    "one_owner_per_epoch",
     "one_to_one",
     "read_lines",
     "replicas_equal",

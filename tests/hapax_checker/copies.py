@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -22,6 +23,16 @@ def one_to_one(inputs: Iterable[Hashable], outputs: Iterable[Hashable]) -> list[
     if made_up:
         sentences.append(f"phantom-output: {len(made_up)} outputs of nothing, such as {sorted(made_up, key=str)[:3]}")
     return sentences
+
+
+def in_order(partition: str, inputs: Sequence[Hashable], outputs: Sequence[Hashable]) -> list[str]:
+    """A partition that one owner at a time copies keeps its order. What is lost or doubled is `one_to_one`'s to say."""
+    place = {value: number for number, value in enumerate(inputs)}
+    known = [(place[value], value) for value in outputs if value in place]
+    for (before, former), (after, value) in pairwise(known):
+        if after < before:
+            return [f"reordered-output: {partition} has {value!r} after {former!r}, which follows it in the input"]
+    return []
 
 
 class TokenTry(NamedTuple):

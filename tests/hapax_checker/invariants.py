@@ -101,6 +101,18 @@ def one_leader_per_epoch(seen: Iterable[tuple[str, int, object]]) -> list[str]:
     ]
 
 
+def one_owner_per_epoch(seen: Iterable[tuple[str, int, object]]) -> list[str]:
+    """`seen`: (partition of a group, generation or member epoch, the member that owned it then)."""
+    owners: dict[tuple[str, int], set[object]] = defaultdict(set)
+    for what, epoch, who in seen:
+        owners[what, epoch].add(who)
+    return [
+        f"two-owners: {what} at epoch {epoch} was owned by {sorted(map(str, who))}"
+        for (what, epoch), who in owners.items()
+        if len(who) > 1
+    ]
+
+
 def ids_never_reused(given: Iterable[tuple[int, int, object]]) -> list[str]:
     """`given`: (producer id, epoch, the holder) of every identity that was handed out. A repeated answer to the same
     holder is allowed."""

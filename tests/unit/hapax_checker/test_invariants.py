@@ -9,7 +9,9 @@ from hapax_checker import (
     Replica,
     contiguous_sequences,
     ids_never_reused,
+    in_order,
     one_leader_per_epoch,
+    one_owner_per_epoch,
     one_to_one,
     replicas_equal,
     stable_offsets,
@@ -27,6 +29,17 @@ def test_one_output_for_each_input() -> None:
     assert kinds(one_to_one("abc", "ab")) == ["lost-output"]
     assert kinds(one_to_one("abc", "abcc")) == ["doubled-output"]
     assert kinds(one_to_one("abc", "abcd")) == ["phantom-output"]
+
+
+def test_copies_keep_the_order_of_their_input() -> None:
+    assert in_order("t-0", "abcd", "abcd") == []
+    assert in_order("t-0", "abcd", "abbxd") == []
+    assert kinds(in_order("t-0", "abcd", "acbd")) == ["reordered-output"]
+
+
+def test_a_partition_has_one_owner_in_each_epoch() -> None:
+    assert one_owner_per_epoch([("t-0", 1, "m"), ("t-0", 1, "m"), ("t-0", 2, "n"), ("t-1", 1, "n")]) == []
+    assert kinds(one_owner_per_epoch([("t-0", 1, "m"), ("t-0", 1, "n")])) == ["two-owners"]
 
 
 def attempt(outcome: str, *values: str, token: int = 1) -> TokenTry:
