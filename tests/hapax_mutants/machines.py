@@ -13,6 +13,7 @@ _KEYS: Final = "--hours 0.03 --scene keys"
 _REST: Final = (sim("1-8", "--hours 0.03 --scene rest"),)
 
 _GROUPS: Final = (sim("1-4", "--hours 0.01 --scene groups --faults-every 8"),)
+_PREPARED: Final = (sim("998201-998208", "--hours 0.01 --scene prepared"),)
 _MEMBERS: Final = (sim("998001-998004", "--hours 0.01 --scene groups"),)
 
 MACHINES: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
@@ -56,6 +57,7 @@ MACHINES: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     ("classic: what a static member was to give up is forgotten when it starts again",): (
         sim("998021", "--hours 0.01 --scene groups"),
     ),
+    ("InitProducerId forgets to keep",): _PREPARED,
     ("an abort overtakes the registration of its partitions",): (explore("timers"),),
     ("an answer leaves before its record is durable",): (explore("elections"),),
     ("followers that lag count for nothing",): (explore("elections"),),

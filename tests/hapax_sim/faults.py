@@ -16,6 +16,7 @@ from hapax_sim.workload import Workload
 LONGEST_S = 12.0
 """The maximum duration of a fault in this module, except for nodes that are cut off from the store alone."""
 _WHOLE_AGAIN_S = 25.0
+_STARTED_TWICE = ("appender", "booker", "copier", "loader", "member")
 LONGEST_CUT_S = 150.0
 """Longer than any lease."""
 
@@ -219,7 +220,7 @@ class Faults:
         await self._frozen(self.workload.processes[name], 20.0)
 
     async def _second_instance(self) -> None:
-        names = [n for n in sorted(self.workload.processes) if n.startswith(("appender", "copier", "loader", "member"))]
+        names = [n for n in sorted(self.workload.processes) if n.startswith(_STARTED_TWICE)]
         if names:
             self.workload.second_instance(self.rng.choice(names))
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from hapax_sim.parts.groups import SETTINGS as OF_GROUPS
+from hapax_sim.parts.prepared import SETTINGS as OF_PREPARED
 from hapax_sim.simulation import Scene
 
 _CLUSTER: Final = {"brokers": 3, "coordinators": 2, "controllers": 2, "replication": 3}
@@ -27,6 +28,9 @@ SCENES: Final[Mapping[str, Scene]] = {
         **_CLUSTER, programs=False, parts=("groups",), pause_s=(0.0, 0.3), faults_every_s=4.0, settings=OF_GROUPS,
     ),
     "old": Scene(**_CLUSTER, programs=False, parts=("old",), pause_s=(0.0, 0.3), faults_every_s=4.0),
+    "prepared": Scene(
+        **_CLUSTER, programs=False, parts=("prepared",), pause_s=(0.0, 0.3), faults_every_s=4.0, settings=OF_PREPARED,
+    ),
     "remade": Scene(**_CLUSTER, programs=False, parts=("remade",), pause_s=(0.0, 0.5), faults_every_s=3.0),
     "rest": Scene(
         **_CLUSTER, programs=False, parts=("rest",), pause_s=(0.0, 0.5), faults_every_s=3.0,

@@ -12,6 +12,7 @@ from hapax_sim.parts.keys import Keys
 from hapax_sim.parts.old import Old
 from hapax_sim.parts.part import Part
 from hapax_sim.parts.positions import Positions
+from hapax_sim.parts.prepared import Prepared
 from hapax_sim.parts.remade import Remade
 from hapax_sim.parts.rest import Rest
 from hapax_sim.parts.tasks import Tasks
@@ -24,6 +25,7 @@ PARTS: Final[Mapping[str, Callable[[], Part]]] = {
     "keys": Keys,
     "old": Old,
     "positions": Positions,
+    "prepared": Prepared,
     "remade": Remade,
     "rest": Rest,
     "tasks": Tasks,
