@@ -94,8 +94,9 @@ def rights_of(access: Access, ctx: RequestContext) -> Rights:
     """Kept in the session until its principal or the bindings change."""
     session = ctx.session
     rights = session.rights
-    if rights is None or rights.principal != session.principal or not access.is_current(rights):
-        rights = session.rights = access.rights(session.principal, ctx.host)
+    if rights is not None and rights.index is access.image.index and rights.principal == session.principal:
+        return rights
+    rights = session.rights = access.rights(session.principal, ctx.host)
     return rights
 
 

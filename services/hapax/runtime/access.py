@@ -28,24 +28,21 @@ class Access:
 
     def __init__(self, view: ClusterView, policy: Policy, node_principals: frozenset[Principal]) -> None:
         self.view = view
-        self._image = view.access
+        self.image = view.access
+        """Rights answer for the bindings of now while their index is this one's."""
         self._policy = policy
         self._node_principals = node_principals
         self._rights: dict[tuple[Principal, str], Rights] = {}
         self._incidents = Incidents(log, asyncio.get_running_loop().time)
         self.refusals = 0
 
-    def is_current(self, rights: Rights) -> bool:
-        """Whether the bindings are still those by which `rights` answers."""
-        return rights.index is self._image.index
-
     def rights(self, principal: Principal, host: str) -> Rights:
         """`host`: the client's IP address. The connections of one principal from one host share the answer."""
         found = self._rights.get((principal, host))
-        if found is None or found.index is not self._image.index:
+        if found is None or found.index is not self.image.index:
             if len(self._rights) >= _MOST_PRINCIPALS:
                 self._rights.clear()
-            found = Rights(self._image.index, self._policy, principal, plain_host(host))
+            found = Rights(self.image.index, self._policy, principal, plain_host(host))
             self._rights[principal, host] = found
         return found
 

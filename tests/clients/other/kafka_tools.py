@@ -14,6 +14,7 @@ from typing import IO, Any, Final, NamedTuple
 from clients.other import java_command, started
 
 TOOLS: Final = {
+    "kafka-acls": "AclCommand",
     "kafka-broker-api-versions": "BrokerApiVersionsCommand",
     "kafka-client-metrics": "ClientMetricsCommand",
     "kafka-cluster": "ClusterTool",

@@ -462,3 +462,24 @@ async def test_whatever_clients_say_of_sessions_each_request_is_answered(harness
     assert set(codes) == {0, 70, 71}
     assert min(codes.values()) > 100
     assert (harness.replica.readers, other.replica.readers, reader.service.waiting) == ({}, {}, {})
+
+
+async def test_a_session_goes_on_for_those_alone_who_may_read_all_of_it(harness: Harness, other: Harness) -> None:
+    """A session's id can be guessed, and a right to one of its topics can end: each rights object is asked once."""
+    reader = Reader(harness, other)
+    client = Client(reader)
+    client.now({0: 0, 1: 0})
+    asked: list[str | bytes] = []
+
+    def may(answer: bool) -> Callable[[str | bytes], bool]:
+        return lambda topic: asked.append(topic) or answer  # type: ignore[func-returns-value]
+
+    service = reader.service
+    mine, theirs, later = object(), object(), object()
+    assert service.may_continue(client.id, mine, may(True)) and asked == ["t"]
+    assert service.may_continue(client.id, mine, may(False)) and asked == ["t"], "known for these rights"
+    assert not service.may_continue(client.id, theirs, may(False))
+    assert service.may_continue(client.id, mine, may(False)), "a stranger's attempt changes nothing"
+    assert not service.may_continue(client.id, later, may(False)), "the rights have changed"
+    assert service.may_continue(client.id + 1, theirs, may(False)), "no session: the fetch itself says so"
+    client.now()
