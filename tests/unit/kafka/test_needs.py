@@ -371,7 +371,7 @@ async def test_a_foreign_topics_id_reads_as_a_refused_name_does() -> None:
 
 def install(guarded: Guarded, name: str, answer: Any) -> None:
     row = next(module.ROW for module in API_MODULES if module.ROW.name == name)
-    guarded.table.on(row, lambda ctx, request: answer)
+    guarded.table.on(row, lambda ctx, request: answer() if callable(answer) else answer)
 
 
 async def test_groups_are_listed_to_those_who_may_describe_them_or_the_cluster() -> None:
@@ -454,3 +454,90 @@ async def test_a_member_needs_the_transactional_id(method: str) -> None:
     assert not guarded.called
     guarded.view.put("allow alice write transactional_id t")
     assert guarded.send("TransactionCall", 0, request).error_code == 0
+
+
+# --- offsets and groups -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [1, 5, 7])
+async def test_offsets_of_hidden_topics_are_refused_by_name_and_left_out_of_all(version: int) -> None:
+    guarded = Guarded(acls="allow alice describe group g; allow alice read topic mine")
+    response = messages.OffsetFetchResponse
+    topic = response.OffsetFetchResponseTopic
+    install(guarded, "OffsetFetch", lambda: response(throttle_time_ms=0, error_code=0, topics=[
+        topic(name=name, partitions=[topic.OffsetFetchResponsePartition(
+            partition_index=0, committed_offset=5, metadata="", error_code=0)]) for name in ("mine", SECRET)]))
+    wanted = messages.OffsetFetchRequest.OffsetFetchRequestTopic
+    named = [wanted(name="other", partition_indexes=[0, 1])]
+    answer = guarded.send("OffsetFetch", version, messages.OffsetFetchRequest(group_id="g", topics=named))
+    assert {each.name: [part.error_code for part in each.partitions] for each in answer.topics} == {
+        "mine": [0], "other": [29, 29]}
+    answer = guarded.send("OffsetFetch", version, messages.OffsetFetchRequest(group_id="h", topics=named))
+    assert [part.error_code for each in answer.topics for part in each.partitions] == ([30, 30] if version == 1 else [])
+    assert version == 1 or answer.error_code == 30
+
+
+@pytest.mark.parametrize("version", [8, 9, 10])
+async def test_offsets_of_several_groups_are_judged_one_by_one(version: int) -> None:
+    guarded = Guarded(acls="allow alice describe group g")
+    response = messages.OffsetFetchResponse
+    install(guarded, "OffsetFetch", lambda: response(throttle_time_ms=0, groups=[
+        response.OffsetFetchResponseGroup(group_id="g", topics=[], error_code=0)]))
+    group = messages.OffsetFetchRequest.OffsetFetchRequestGroup
+    topic = group.OffsetFetchRequestTopics
+    answer = guarded.send("OffsetFetch", version, messages.OffsetFetchRequest(groups=[
+        group(group_id=name, topics=[topic(name=SECRET, topic_id=uuid.uuid4(), partition_indexes=[3])])
+        for name in ("g", "h")]))
+    found = {each.group_id: each for each in answer.groups}
+    assert (found["g"].error_code, found["h"].error_code, found["h"].topics) == (0, 30, [])
+    assert [part.error_code for each in found["g"].topics for part in each.partitions] == [29]
+
+
+async def test_commits_are_judged_by_group_and_then_by_topic() -> None:
+    guarded = Guarded(acls="allow alice read group g; allow alice read topic mine")
+    topic = messages.OffsetCommitRequest.OffsetCommitRequestTopic
+
+    def commit(group: str) -> list[tuple[str, int]]:
+        answer = guarded.send("OffsetCommit", 8, messages.OffsetCommitRequest(
+            group_id=group, generation_id_or_member_epoch=-1, member_id="", topics=[
+                topic(name=name, partitions=[topic.OffsetCommitRequestPartition(
+                    partition_index=0, committed_offset=1, committed_leader_epoch=-1)]) for name in ("mine", SECRET)]))
+        return [(each.name, part.error_code) for each in answer.topics for part in each.partitions]
+
+    assert commit("h") == [("mine", 30), (SECRET, 30)]
+    assert not guarded.called
+    assert commit("g") == [(SECRET, 29)]
+    assert [each.name for each in guarded.called[0][1].topics] == ["mine"]
+
+
+async def test_a_member_names_topics_that_it_may_describe() -> None:
+    guarded = Guarded(acls="allow alice read group g; allow alice read topic mine")
+
+    def beat(*names: str, group: str = "g") -> int:
+        code: int = guarded.send("ConsumerGroupHeartbeat", 1, messages.ConsumerGroupHeartbeatRequest(
+            group_id=group, member_id="m", member_epoch=0, subscribed_topic_names=list(names))).error_code
+        return code
+
+    assert (beat("mine"), beat("mine", SECRET), beat("mine", group="h")) == (0, 29, 30)
+
+
+async def test_a_group_that_reads_a_hidden_topic_is_not_described() -> None:
+    guarded = Guarded(acls="allow alice describe group *; allow alice read topic mine")
+    response = messages.ConsumerGroupDescribeResponse
+    group = response.DescribedGroup
+
+    def described(topic: str) -> Any:
+        assigned = group.Member.Assignment(topic_partitions=[
+            group.Member.Assignment.TopicPartitions(topic_id=uuid.uuid4(), topic_name=topic, partitions=[0])])
+        return group(
+            error_code=0, error_message=None, group_id=topic, group_state="Stable", group_epoch=1, assignment_epoch=1,
+            assignor_name="uniform", authorized_operations=None, members=[group.Member(
+                member_id="m", member_epoch=1, client_id="", client_host="", subscribed_topic_names=[],
+                assignment=assigned, target_assignment=assigned)])
+
+    install(guarded, "ConsumerGroupDescribe", lambda: response(
+        throttle_time_ms=0, groups=[described("mine"), described(SECRET)]))
+    answer = guarded.send("ConsumerGroupDescribe", 1, messages.ConsumerGroupDescribeRequest(
+        group_ids=["mine", SECRET], include_authorized_operations=True))
+    assert [(each.group_id, each.error_code, len(each.members), each.authorized_operations)
+            for each in answer.groups] == [("mine", 0, 1, {8}), (SECRET, 29, 0, None)]
