@@ -142,15 +142,20 @@ class PartitionReader(Protocol):
 
 
 def register(table: ApiTable, reader: PartitionReader) -> None:
-    def decode(ctx: RequestContext, body: memoryview) -> FetchRequest:
+    def handle(ctx: RequestContext, body: memoryview) -> object:
         version = ctx.api_version
         request = decode_follower(body) if version == FETCH_VERSION else None
-        return request or decoded(ctx.api.decode(body, version), version)
+        return reader.fetch(ctx, request or decoded(ctx.api.decode(body, version), version))
 
     def guard(access: Access) -> RawHandler:
-        return lambda ctx, body: _checked(access, reader, ctx, decode(ctx, body))
+        def guarded(ctx: RequestContext, body: memoryview) -> object:
+            version = ctx.api_version
+            request = decode_follower(body) if version == FETCH_VERSION else None
+            return _checked(access, reader, ctx, request or decoded(ctx.api.decode(body, version), version))
 
-    table.on_raw(ROW, lambda ctx, body: reader.fetch(ctx, decode(ctx, body)), guard)
+        return guarded
+
+    table.on_raw(ROW, handle, guard)
 
 
 def _checked(access: Access, reader: PartitionReader, ctx: RequestContext, request: FetchRequest) -> object:

@@ -186,19 +186,18 @@ class PartitionWriter(Protocol):
 
 def register(table: ApiTable, writer: PartitionWriter) -> None:
     def handle(ctx: RequestContext, body: memoryview) -> object:
-        return produce(ProduceCall(ctx, decode_request(body, ctx.api_version)), body)
-
-    def produce(call: ProduceCall, body: memoryview) -> object:
+        call = ProduceCall(ctx, decode_request(body, ctx.api_version))
         writer.produce(call, body)
         return call.answer_or_defer()
 
     def guard(access: Access) -> RawHandler:
         def guarded(ctx: RequestContext, body: memoryview) -> object:
             request = decode_request(body, ctx.api_version)
-            if request.internal is not None and proves_node(access, ctx, request.internal):
-                return produce(ProduceCall(ctx, request), body)
-            codes = _refusals(access, ctx, request)
-            return produce(ProduceCall(ctx, request) if codes is None else PartlyRefused(ctx, request, codes), body)
+            by_node = request.internal is not None and proves_node(access, ctx, request.internal)
+            codes = None if by_node else _refusals(access, ctx, request)
+            call = ProduceCall(ctx, request) if codes is None else PartlyRefused(ctx, request, codes)
+            writer.produce(call, body)
+            return call.answer_or_defer()
 
         return guarded
 
