@@ -2,12 +2,13 @@
 
 `--find` runs every check of a mutant, not only up to the first that finds it; `--only TEXT` selects mutants by name;
 `--machines` runs the simulations and explorations of `hapax_mutants.machines` in place of a mutant's own checks;
-`--write` updates docs/mutants.md.
+`--write` updates docs/mutants.md; `--resume` goes on where a run was cut off, and takes over what it found.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import shlex
@@ -34,6 +35,8 @@ COPIED: Final = (
     )),
 )  # fmt: skip
 PAGE: Final = ROOT / "docs" / "mutants.md"
+FOUND: Final = ROOT / "build" / "mutants.jsonl"
+"""What the present run has found so far, one JSON object a line."""
 CHECK_LIMIT_S: Final = 150
 """A check that takes more processor time than this has found the mutant, because the mutant does not end."""
 MACHINE_LIMIT_S: Final = 900
@@ -142,6 +145,7 @@ def main() -> int:
     parser.add_argument("--no-baseline", action="store_true", help="do not run the checks without a mutant")
     parser.add_argument("--jobs", type=int, default=2, help="mutants to check at a time")
     parser.add_argument("--write", action="store_true", help="update docs/mutants.md")
+    parser.add_argument("--resume", action="store_true", help="leave out what the last run found before it was cut off")
     args = parser.parse_args()
     named = {mutant.name: mutant for mutant in MUTANTS}
     bugs = [Bug((mutant,), mutant.checks) for mutant in MUTANTS[args.first - 1 :]]
@@ -150,7 +154,11 @@ def main() -> int:
     chosen = [bug for bug in bugs if args.only in bug.name]
     for mutant in (mutant for bug in chosen for mutant in bug.mutants):
         mutant.mutated(ROOT / "services")  # a place that is gone ends the run before it begins
-    caught: dict[str, Found] = {}
+    caught = already_found() if args.resume else {}
+    left = [bug for bug in chosen if bug.name not in caught]
+    FOUND.parent.mkdir(exist_ok=True)
+    if not args.resume:
+        FOUND.unlink(missing_ok=True)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="hapax-mutants-") as folder, ThreadPoolExecutor(args.jobs) as pool:
         scratches: SimpleQueue[Scratch] = SimpleQueue()
@@ -161,14 +169,16 @@ def main() -> int:
             scratch = scratches.get()
             scratch.put_in(bug)
             try:
-                found = look(scratch, bug, f"[{number}/{len(chosen)}]", everything=args.find)
+                found = look(scratch, bug, f"[{number}/{len(left)}]", everything=args.find)
             finally:
                 scratch.take_out(bug)
                 scratches.put(scratch)
             if found is not None:
                 caught[bug.name] = found
+                with FOUND.open("a") as file:
+                    file.write(json.dumps([bug.name, *found]) + "\n")
 
-        list(pool.map(hunt, range(1, len(chosen) + 1), chosen))
+        list(pool.map(hunt, range(1, len(left) + 1), left))
         if not args.no_baseline:
             proves_nothing = failing(pool, scratches, {found.check for found in caught.values()})
             caught = {name: found for name, found in caught.items() if found.check not in proves_nothing}
@@ -191,8 +201,14 @@ def main() -> int:
                     rows[bug.name] = row(bug, found)
         PAGE.write_text(page(rows, by_machines, whole if len(chosen) == len(MUTANTS) and not args.machines else former))
     print(f"{len(chosen)} mutants in {took:.0f} s, {cpu:.0f} s of processor time")
-    print(f"{len(caught)} passed, {len(chosen) - len(caught)} failed")
-    return 0 if len(caught) == len(chosen) else 1
+    passed = sum(bug.name in caught for bug in chosen)
+    print(f"{passed} passed, {len(chosen) - passed} failed")
+    return 0 if passed == len(chosen) else 1
+
+
+def already_found() -> dict[str, Found]:
+    lines = FOUND.read_text().splitlines() if FOUND.exists() else []
+    return {name: Found(*found) for name, *found in map(json.loads, lines)}
 
 
 def look(scratch: Scratch, bug: Bug, which: str, *, everything: bool) -> Found | None:

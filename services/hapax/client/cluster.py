@@ -340,9 +340,9 @@ class ClusterClient:
         timeout_ms: int = self.options["socket.connection.setup.timeout.ms"]
         if at_most_ms is not None:
             timeout_ms = min(timeout_ms, at_most_ms)
-        self._check_open()
         if self._tls is not None:
             await self._tls.reload_aside()  # new files serve new connections
+        self._check_open()
         peer = await Peer.connect(
             self.ports.network,
             host,
