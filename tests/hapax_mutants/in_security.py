@@ -29,6 +29,12 @@ MUTANTS = (
         _WIRE,
     ),
     Mutant(
+        "a connection says goodbye on a descriptor that is another's", "abuse cases: the wire",
+        "runtime/tls_connection.py",
+        "        self._fd = -1  # the loop", "        # the loop",
+        _WIRE,
+    ),
+    Mutant(
         "half handshakes of one address are kept without a limit", "abuse case 4", "runtime/tls_connection.py",
         "        if len(address) > self._limits.max_handshakes_per_address:\n", "        if False:\n",
         _WIRE,

@@ -386,14 +386,14 @@ class TlsConnection(Connection):
             self._flush()
 
     def _finish(self) -> None:
-        if self._tls is not None and self._handler is not None:
+        if self._tls is not None and self._handler is not None and self._fd >= 0:
             with contextlib.suppress(ssl.SSLError):
                 self._tls.unwrap()  # writes the notice that this side closes; the peer's is not waited for
         self._say_last()
 
     def _say_last(self) -> None:
         """Sends what is left for the peer to know, as far as the socket takes it, and closes."""
-        if self._transport is None or self._lost:
+        if self._transport is None or self._lost or self._fd < 0:
             return
         with contextlib.suppress(OSError):
             for chunk in self._queue:
@@ -402,6 +402,7 @@ class TlsConnection(Connection):
             if self._outgoing.pending:
                 os.write(self._fd, self._outgoing.read())
         self._forget_queue()
+        self._fd = -1  # the loop closes it soon, and another connection may get its number
         self._transport.close()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import socket
 import ssl
 import struct
@@ -19,7 +20,7 @@ import pytest
 import uvloop
 
 from hapax.local.authority import Authority, Issued
-from hapax.runtime import tls_connection
+from hapax.runtime import supervision, tls_connection
 from hapax.runtime.network import TcpNetwork
 from hapax.runtime.ports import FrameConnection, FrameLimits, FrameListener
 from hapax.runtime.tls import TlsCertificates, TlsOptions
@@ -371,6 +372,37 @@ def test_closing_tells_the_peer_so(run: Callable[..., None]) -> None:
     run(scenario)
 
 
+def test_nothing_is_written_after_the_last_word(run: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop closes the descriptor soon, and gives its number to the next connection. So a flush that was due before
+    the peer closed must not say goodbye."""
+    async def scenario(network: TcpNetwork) -> None:
+        server = await Server(network, certificates("server", NODE)).listen()
+        client = await server.connect(certificates("client", None))
+        accepted = await server.accepted.get()
+        last_word, write = tls_connection.TlsConnection._say_last, os.write
+        late: list[int] = []
+
+        def noted(descriptor: int, data: bytes) -> int:
+            late.append(descriptor)
+            return write(descriptor, data)
+
+        def say_last(connection: tls_connection.TlsConnection) -> None:
+            last_word(connection)
+            if connection is accepted.connection and connection._closing:
+                monkeypatch.setattr(tls_connection.TlsConnection, "_say_last", last_word)
+                monkeypatch.setattr(tls_connection.os, "write", noted)
+                connection._flush()
+                monkeypatch.setattr(tls_connection.os, "write", write)
+
+        monkeypatch.setattr(tls_connection.TlsConnection, "_say_last", say_last)
+        client.connection.close()
+        await accepted.closed
+        assert late == []
+        await server.listener.close()
+
+    run(scenario)
+
+
 def test_garbage_within_a_connection_ends_it(run: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(network: TcpNetwork) -> None:
         server = await Server(network, certificates("server", NODE)).listen()
@@ -411,6 +443,50 @@ def test_sessions_are_not_resumed(run: Callable[..., None]) -> None:
         session = writer.get_extra_info("ssl_object").session
         assert session is None or not session.has_ticket
         writer.close()
+        await server.listener.close()
+
+    run(scenario)
+
+
+def test_clients_of_1_2_are_served_with_their_certificates(run: Callable[..., None]) -> None:
+    """Its handshake is another: the server speaks last, and the client's certificate comes before the end."""
+    async def scenario(network: TcpNetwork) -> None:
+        server = await Server(network, certificates("server", NODE, client_auth="required")).listen()
+        await server.served(certificates("client", CLIENT, versions=("TLSv1.2",)))
+        assert (await server.accepted.get()).connection.certificate
+        with pytest.raises(OSError):
+            await server.connect(certificates("client", None, versions=("TLSv1.2",)))
+        assert server.tls.outcomes == {"completed": 1, "failed": 1}
+        await server.listener.close()
+
+    run(scenario)
+
+
+def test_handshakes_of_random_bytes_fail_alone(run: Callable[..., None]) -> None:
+    chance = random.Random(20)
+    hello = client_hello()
+
+    def garbage() -> bytes:
+        data = bytearray(hello if chance.random() < 0.8 else chance.randbytes(chance.randrange(1, 600)))
+        for _ in range(chance.randrange(1, 6)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        return bytes(data[: chance.randrange(1, len(data) + 1)]) if chance.random() < 0.5 else bytes(data)
+
+    async def scenario(network: TcpNetwork) -> None:
+        failures = sum(supervision.FAILURES.values())
+        server = await Server(network, certificates("server", NODE, client_auth="required")).listen()
+        tls = certificates("client", CLIENT)
+        neighbour = await server.connect(tls)
+        for _ in range(300):
+            sock = server.half_open(garbage())
+            await asyncio.sleep(0)
+            sock.close()
+        neighbour.connection.send([b"still here"])
+        assert await neighbour.frames.get() == b"still here"
+        await server.served(tls)
+        await until(lambda: server.tls.outcomes["failed"] >= 300)
+        assert sum(supervision.FAILURES.values()) == failures
+        assert server.listener._accepted.handshakes == 0  # type: ignore[attr-defined]
         await server.listener.close()
 
     run(scenario)
