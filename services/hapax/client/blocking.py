@@ -410,6 +410,10 @@ class Admin(_Client[admin.Admin]):
     describe_cluster = _waits(admin.Admin.describe_cluster)
     list_service_nodes = _waits(admin.Admin.list_service_nodes)
 
+    list_acls = _waits(admin.Admin.list_acls)
+    create_acls = _waits(admin.Admin.create_acls)
+    delete_acls = _waits(admin.Admin.delete_acls)
+
     list_transactions = _waits(admin.Admin.list_transactions)
     describe_transactions = _waits(admin.Admin.describe_transactions)
     describe_transactional_id = _waits(admin.Admin.describe_transactional_id)
