@@ -171,13 +171,26 @@ def test_a_hidden_topic_looks_like_one_that_does_not_exist() -> None:
         await add(node, "allow alice read topic mine")
         for version in range(0, 14):
             assert {each.name for each in await metadata(node, version=version)} <= {"mine"}
-        secret, missing = await metadata(node, "secret", "missing")
-        assert (secret.error_code, secret.topic_id, secret.partitions) == (29, None, [])
-        assert (missing.error_code, missing.topic_id, missing.partitions) == (29, None, [])
+        for creates in (True, False):
+            secret, missing = await metadata(node, "secret", "missing", allow_auto_topic_creation=creates)
+            assert (secret.error_code, secret.topic_id, secret.partitions) == (29, None, [])
+            assert (missing.error_code, missing.topic_id, missing.partitions) == (29, None, [])
         assert [each.error_code for each in await metadata(node, "mine")] == [0]
         (by_id,) = await metadata(node, made["secret"].topic_id)
         assert (by_id.error_code, by_id.name) == (29, None)
         assert {each.name for each in (await node.ask("Metadata", 12, topics=None)).topics} >= {"secret", "mine"}
+
+    run(scenario)
+
+
+def test_a_right_that_is_removed_has_ended_when_the_removal_is_answered() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await guarded_cluster(world)
+        await create(node, creatable("mine"))
+        await add(node, "allow alice read topic mine; deny alice all topic other")
+        assert [each.error_code for each in await metadata(node, "mine")] == [0]
+        await remove(node, principal_filter="User:alice", resource_name_filter="mine")
+        assert [each.error_code for each in await metadata(node, "mine")] == [29]
 
     run(scenario)
 
