@@ -8,6 +8,7 @@ from typing import Final
 from hapax_mutants.mutant import Mutant, unit
 
 TOLD: Final = "KIP-227: no record is hidden"
+TWICE: Final = "a topic made again: no record twice"
 ENDS: Final = "a session's memory is limited"
 REPLICA: Final = "KIP-392: no record is hidden"
 POSITION: Final = "KIP-392: no record twice"
@@ -72,8 +73,14 @@ MUTANTS = (
     ),
     Mutant(
         "a partition that an answer leaves out loses its ends", "KIP-227", "client/fetch_session.py",
-        "        for partition, ends in told.items():\n            if ends is not None:\n",
-        "        self._ends.clear()\n        for partition, ends in told.items():\n            if ends is not None:\n",
+        "        for partition, ends in told.items():\n            if ends is None:",
+        "        self._ends.clear()\n        for partition, ends in told.items():\n            if ends is None:",
+        (MACHINE, FETCHES),
+    ),
+    Mutant(
+        "a partition that fails keeps its ends, and counts as tried", TWICE, "client/fetch_session.py",
+        "                self._ends.pop(partition, None)\n            else:\n",
+        "                pass\n            else:\n",
         (MACHINE, FETCHES),
     ),
     Mutant(

@@ -6,7 +6,8 @@
 * **A request names what differs** from what the node has: added partitions, those with another offset, leader epoch or
   limit, and partitions that are forgotten. A topic that was created again has another id, so its partitions are
   forgotten by the old id and named by the new one.
-* **A partition that an answer does not name is unchanged**: its ends are those of the last answer that named it.
+* **A partition that an answer does not name is unchanged**: its ends are those of the last answer that named it. After
+  an error it has none until an answer names it without one.
 
 This is a pure machine. A node without sessions answers with id 0, and then every request is full.
 """
@@ -118,7 +119,9 @@ class FetchSession:
         for partition in request.forgotten:
             self._ends.pop(partition, None)
         for partition, ends in told.items():
-            if ends is not None:
+            if ends is None:  # the next answer without the error names them
+                self._ends.pop(partition, None)
+            else:
                 self._ends[partition] = ends
         self._open, self._known = None, wanted
         self._id = session_id

@@ -109,9 +109,10 @@ class Fetcher:
         return position if held is None else held[0]
 
     def lag(self) -> int:
-        """The largest lag of any partition: offsets up to its last known end."""
-        return max((r.end - r.position for r in self._readings.values() if r.position is not None and r.end >= 0),
-                   default=0)
+        """The largest lag of any partition: offsets up to its last known end, which lies before the position where a
+        replica is read that has heard of the end later than the leader."""
+        return max((max(r.end - r.position, 0) for r in self._readings.values()
+                    if r.position is not None and r.end >= 0), default=0)
 
     def positions(self) -> dict[TopicPartition, int]:
         """The positions that may be committed. A position in a topic that was deleted and created again is not valid in

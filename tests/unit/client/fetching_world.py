@@ -172,6 +172,8 @@ class Node:
         """The replica that it names to a request that tells a rack."""
         self.has: int | None = None
         """Of a replica that does not lead: the offset up to which it has copied."""
+        self.commits: int | None = None
+        """Of such a replica: the high watermark that it has heard of, if that is lower."""
         self.refuses: dict[str, ErrorCode] = {}
         """By topic."""
         self.damages = False
@@ -218,7 +220,8 @@ class Node:
             return ErrorCode.UNKNOWN_TOPIC_ID, b"", -1, Offsets(-1, -1, -1)
         name = next(name for name, topic in self.world.there.items() if topic.topic_id == topic_id)
         end = self.world.end(topic_id) if self.has is None else self.has
-        offsets = Offsets(end, end, 0)
+        readable = end if self.commits is None else min(end, self.commits)
+        offsets = Offsets(readable, readable, 0)
         if name in self.refuses:
             return self.refuses[name], b"", -1, offsets
         if asked.fetch_offset > end:
@@ -226,7 +229,7 @@ class Node:
                     b"", -1, offsets)
         if rack and self.prefers >= 0:
             return 0, b"", self.prefers, offsets
-        records = self.world.from_offset(log, asked.fetch_offset) if asked.fetch_offset < end else b""
+        records = self.world.from_offset(log, asked.fetch_offset) if asked.fetch_offset < readable else b""
         return 0, records[:-1] + bytes([records[-1] ^ 1]) if self.damages and records else records, -1, offsets
 
 

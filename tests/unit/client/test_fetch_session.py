@@ -82,9 +82,16 @@ def test_a_partition_that_is_not_named_keeps_its_ends() -> None:
     asks(session, {**BOTH, P: asked(6)})
     session.answered(3, {Q: Ends(12, 12)})
     assert (session.ends(P), session.ends(Q)) == (TOLD[P], Ends(12, 12))
-    asks(session, BOTH)
-    session.answered(3, {Q: None})
-    assert session.ends(Q) == Ends(12, 12), "an error says nothing of them"
+
+
+def test_a_partition_that_fails_has_no_ends_until_an_answer_names_them_again() -> None:
+    session = opened()
+    session.request(dict(BOTH), by_id=True)
+    session.answered(3, {P: None})
+    assert session.ends(P) is None and session.ends(Q) == TOLD[Q]
+    session.request(dict(BOTH), by_id=True)
+    session.answered(3, {P: TOLD[P]})
+    assert session.ends(P) == TOLD[P]
 
 
 def test_what_a_request_named_counts_once_it_is_answered() -> None:

@@ -187,6 +187,21 @@ async def test_a_replica_that_is_behind_hides_nothing_and_repeats_nothing() -> N
     await world.fetcher.close()
 
 
+async def test_a_replica_whose_end_lies_before_the_position_makes_no_negative_lag() -> None:
+    """It has the records, and has not heard yet that they are committed."""
+    world = await following()
+    world.write("a", "a0", "a1")
+    assert await world.take() == ["a0", "a1"]
+    world.brokers[1].commits = 1
+    while world.fetcher._readings[A].end != 1:
+        await world.rounds(1)
+    assert world.fetcher.position(A) == 2 and world.fetcher.lag() == 0
+    world.brokers[1].commits = None
+    world.write("a", "a2")
+    assert await world.take() == ["a2"]
+    await world.fetcher.close()
+
+
 @pytest.mark.parametrize("how", ["request", "answer"])
 async def test_a_replica_that_dies_is_left_for_the_leader(how: str) -> None:
     world = await following("a0", retry_backoff_ms=60_000, retry_backoff_max_ms=60_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hapax.client.readings import Begin
 from hapax.core.errors import ErrorCode
 from unit.client.fetching_world import A, B, Cluster, said
 
@@ -159,6 +160,21 @@ async def test_a_partition_that_comes_back_has_the_ends_that_the_session_knows()
     requests = await world.rounds(0, 3)
     assert not any(said(each)[2] or said(each)[3] for each in requests[1:])
     assert world.fetcher._readings[A].end == 2
+    await world.fetcher.close()
+
+
+async def test_a_partition_that_comes_back_and_fails_has_not_been_tried() -> None:
+    """The session knows its ends from before. Were the group's offset taken for one that a leader has confirmed, the
+    topic's next life would be read from its beginning, and what the group has read of it twice."""
+    world = await reading()
+    world.fetcher.drop([A])
+    world.fetcher.add([A])
+    assert await world.fetcher.begin([A]) == {A: 0}
+    world.make_again("a", heard=False)
+    world.committed[world.there["a"].topic_id] = 3
+    del world.asked[:]
+    assert await world.take() == ["new3", "new4"]
+    assert world.asked == [(A, Begin.COMMITTED)]
     await world.fetcher.close()
 
 
