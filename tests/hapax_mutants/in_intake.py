@@ -135,4 +135,16 @@ MUTANTS = (
         "                if True:\n",
         (FIRST,),
     ),
+    Mutant(
+        "a zombie's refused batch hides the first of today's producer", ORDER, "core/partition/machine.py",
+        "        if (epoch, distance(sequence, header.base_sequence)) >= (header.producer_epoch, 0):\n",
+        "        if epoch == header.producer_epoch and distance(sequence, header.base_sequence) >= 0:\n",
+        (unit("core/partition/test_machine.py"),),
+    ),
+    Mutant(
+        "a zombie's early write hides the first of today's producer", ORDER, "broker/early_writes.py",
+        "            if follows and now_ms - since <= KEPT_MS:\n",
+        "            if follows and first.producer_epoch == header.producer_epoch and now_ms - since <= KEPT_MS:\n",
+        (FIRST,),
+    ),
 )

@@ -34,7 +34,7 @@ class EarlyWrites:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._notes: dict[tuple[str | bytes, int], dict[int, tuple[int, BatchHeader]]] = {}
-        """(topic's name or id, partition) -> producer id -> (monotonic ms, its first refused batch)."""
+        """(topic's name or id, partition) -> producer id -> (monotonic ms, its newest epoch's first refused batch)."""
         self._count = 0
 
     def note(self, topic: str | bytes, partition: int, header: BatchHeader) -> None:
@@ -46,8 +46,9 @@ class EarlyWrites:
             self._count += 1
         else:
             since, first = known
-            follows = distance(first.base_sequence, header.base_sequence) >= 0
-            if first.producer_epoch == header.producer_epoch and follows and now_ms - since <= KEPT_MS:
+            follows = (first.producer_epoch, distance(first.base_sequence, header.base_sequence)) >= (
+                header.producer_epoch, 0)
+            if follows and now_ms - since <= KEPT_MS:
                 return
         notes[header.producer_id] = now_ms, header
         while self._count > MAX_PRODUCERS:

@@ -100,15 +100,17 @@ def clock() -> Iterator[FakeClock]:
     yield FakeClock()
 
 
-async def awaited(notes: EarlyWrites, harness: Harness, sequence: int, producer_id: int = 7) -> bool:
+async def awaited(
+    notes: EarlyWrites, harness: Harness, sequence: int, producer_id: int = 7, epoch: int = 0
+) -> bool:
     """Whether another batch is expected before this one, once the partition is led."""
     notes.hand_over(harness.replica)
-    written = batch(producer_id=producer_id, epoch=0, sequence=sequence)
+    written = batch(producer_id=producer_id, epoch=epoch, sequence=sequence)
     return (await harness.produced(written)).error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def header(sequence: int, producer_id: int = 7) -> Any:
-    return read_header(batch(producer_id=producer_id, epoch=0, sequence=sequence))
+def header(sequence: int, producer_id: int = 7, epoch: int = 0) -> Any:
+    return read_header(batch(producer_id=producer_id, epoch=epoch, sequence=sequence))
 
 
 async def test_the_lowest_sequence_is_kept(harness: Harness, clock: FakeClock) -> None:
@@ -133,6 +135,16 @@ async def test_an_old_note_gives_way_to_a_new_one(harness: Harness, clock: FakeC
     clock.now += KEPT_MS + 1
     notes.note("t", 0, header(9))
     assert await awaited(notes, harness, 10)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 0), (1, 0), (0, 1)])
+async def test_the_newest_epoch_is_kept(harness: Harness, clock: FakeClock, order: tuple[int, ...]) -> None:
+    """A late batch of a fenced producer, or of a lease that was taken over, hides none of today's producer."""
+    notes = EarlyWrites(clock)
+    for epoch in order:
+        notes.note("t", 0, header(9 - 9 * epoch, epoch=epoch))
+    assert await awaited(notes, harness, 1, epoch=1)
+    assert not await awaited(notes, harness, 0, epoch=1)
 
 
 async def test_notes_are_of_one_partition_and_bounded(harness: Harness, clock: FakeClock) -> None:

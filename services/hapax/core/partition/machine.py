@@ -408,7 +408,7 @@ class PartitionMachine:
         if producer_id < 0 or header.base_sequence < 0 or self.producers.get(producer_id) is not None:
             return
         epoch, sequence = self._awaited.get(producer_id, (-1, 0))
-        if epoch == header.producer_epoch and distance(sequence, header.base_sequence) >= 0:
+        if (epoch, distance(sequence, header.base_sequence)) >= (header.producer_epoch, 0):
             return
         if len(self._awaited) >= _MAX_AWAITED:
             del self._awaited[next(iter(self._awaited))]

@@ -103,6 +103,18 @@ def test_refused_batches_are_awaited_in_bounded_number() -> None:
     assert partition.decide_append(data_header(2999, 1, 5, 1), 0) is APPEND, "another epoch"
 
 
+def test_a_refused_batch_of_an_older_epoch_hides_none_of_a_newer_one() -> None:
+    """A zombie's, or one of a lease that was taken over, comes after the first batch of today's producer."""
+    partition = PartitionMachine()
+    partition.note_refused(data_header(7, 0, 9, 1))
+    partition.note_refused(data_header(7, 1, 0, 1))
+    partition.note_refused(data_header(7, 0, 5, 1))
+    with pytest.raises(Refusal) as refused:
+        partition.decide_append(data_header(7, 1, 1, 1), 0)
+    assert refused.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert partition.decide_append(data_header(7, 1, 0, 1), 0) is APPEND
+
+
 def test_a_snapshot_ahead_of_the_truncation_point_is_refused() -> None:
     log = LoggedPartition()
     log.append(data_header(7, 0, 0, 5))
