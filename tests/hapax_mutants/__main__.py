@@ -199,7 +199,8 @@ def main() -> int:
                     by_machines[bug.name] = machine_row(bug, found)
                 else:
                     rows[bug.name] = row(bug, found)
-        PAGE.write_text(page(rows, by_machines, whole if len(chosen) == len(MUTANTS) and not args.machines else former))
+        is_whole = len(chosen) == len(MUTANTS) and not args.machines and not args.resume
+        PAGE.write_text(page(rows, by_machines, whole if is_whole else former))
     print(f"{len(chosen)} mutants in {took:.0f} s, {cpu:.0f} s of processor time")
     passed = sum(bug.name in caught for bug in chosen)
     print(f"{passed} passed, {len(chosen) - passed} failed")

@@ -169,7 +169,13 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.by == "offsets")
     @rule(which=st.integers(0, 9), limit=st.integers(1, 3))
     def skip_the_newest_batch(self, which: int, limit: int) -> None:
-        """It is planned again, refused, and marked as done by hand, so that Spark continues after it."""
+        """It is planned again, refused, and marked as done by hand, so that Spark continues after it. Not where a
+        person has just permitted to write again from an older checkpoint: the next commit is accepted then, whatever it
+        follows (docs/spark.md says so), and nothing here would know of the batch that was left out."""
+        job = self._job(which)
+        newest = self._newest(job.scope)
+        if newest is not None and not job.fresh and job.continue_from == (newest.owner, newest.value):
+            return
         self.delete_the_newest_batch(which)
         self.produce(1)
         self.run_a_batch(which, limit, 1, "before")
