@@ -184,6 +184,7 @@ class Histories(RuleBasedStateMachine):
         self.produce(1)
         self.run_a_batch(which, limit, 1, "")
 
+    @precondition(lambda self: self.by == "offsets")
     @rule(which=st.integers(0, 9), limit=st.integers(1, 3), batches=st.integers(1, 4))
     def lose_what_the_cluster_has_done_since(self, which: int, limit: int, batches: int) -> None:
         self.save_the_cluster()
@@ -198,9 +199,10 @@ class Histories(RuleBasedStateMachine):
     def save_the_cluster(self) -> None:
         self.kept_cluster = copy.deepcopy(self.cluster)
 
-    @precondition(lambda self: self.kept_cluster)
+    @precondition(lambda self: self.kept_cluster and self.by == "offsets")
     @rule()
     def put_the_cluster_back(self) -> None:
+        """Only where plans tell batches apart: else checkpoints are to be restored together with the cluster."""
         assert self.kept_cluster is not None
         self.cluster = copy.deepcopy(self.kept_cluster)
         # What they have written is gone, and who writes under their identities now is refused elsewhere (rule 12).
