@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from hapax_chaos.history import HistoryFile
 
@@ -304,32 +304,70 @@ KINDS: Final[dict[str, Callable[[Settings], Face]]] = {
 # --- the program --------------------------------------------------------------------------------------------------
 
 
-class Appender:
-    """Lives, one after another, until the program is told to stop."""
+class Closes(Protocol):
+    def close(self) -> None: ...
 
-    def __init__(self, settings: Settings) -> None:
+
+S = TypeVar("S", bound=Settings)
+F = TypeVar("F", bound=Closes)
+
+
+class Program(Generic[S, F]):
+    """Lives, one after another, until it is told to stop. An error that a client cannot survive ends a life."""
+
+    def __init__(self, settings: S) -> None:
         self._settings = settings
         self._random = random.Random(f"{settings.seed}/{settings.name}/{settings.generation}")
         self._history = HistoryFile(settings.history)
-        self._number = 0
         self.stopping = False
+
+    def _begin(self) -> F:
+        """Returns the clients of a new life."""
+        raise NotImplementedError
+
+    def _live(self, face: F) -> None:
+        """Works until the program is told to stop."""
+        raise NotImplementedError
 
     def run(self) -> None:
         life = 0
         while not self.stopping:
             life += 1
             self._history.process = f"{self._settings.name}/{self._settings.generation}.{life}"
-            face: Face | None = None
+            face: F | None = None
             try:
-                face = KINDS[self._settings.kind](self._settings)
+                face = self._begin()
                 self._live(face)
-            except (Ended, Unknown, Abort) as error:
+            except (Abort, Unknown, Ended) as error:
                 self._history.note("debug", f"{type(error).__name__}: {error}")
                 self._history.note("crash")
                 time.sleep(0.2)
             finally:
                 if face is not None:
                     face.close()
+
+
+def until_answered(call: Callable[[], None]) -> None:
+    """Asks again while the outcome is unknown, up to a time limit."""
+    deadline = time.monotonic() + ASK_AGAIN_S
+    while True:
+        try:
+            call()
+            return
+        except Unknown:
+            if time.monotonic() > deadline:
+                raise
+
+
+class Appender(Program[Settings, Face]):
+    """Appends to partitions and polls them, in transactions."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._number = 0
+
+    def _begin(self) -> Face:
+        return KINDS[self._settings.kind](self._settings)
 
     def _live(self, face: Face) -> None:
         topic, partitions = self._settings.topic, self._settings.partitions
@@ -372,7 +410,7 @@ class Appender:
             self._history.write("fail", "txn", _all_of(plan, done))
             raise
         try:
-            self._until_answered(face.commit)
+            until_answered(face.commit)
         except Abort as error:
             return self._abort(face, error, plan, done, before)
         except (Unknown, Ended):
@@ -397,19 +435,9 @@ class Appender:
         outcome."""
         self._history.write("fail", "txn", _all_of(plan, done))
         self._history.note("debug", str(why))
-        self._until_answered(face.abort)
+        until_answered(face.abort)
         face.seek(before)
         return before
-
-    def _until_answered(self, call: Callable[[], None]) -> None:
-        deadline = time.monotonic() + ASK_AGAIN_S
-        while True:
-            try:
-                call()
-                return
-            except Unknown:
-                if time.monotonic() > deadline:
-                    raise
 
 
 def _all_of(plan: list[list[Any]], done: list[list[Any]]) -> list[list[Any]]:

@@ -8,21 +8,20 @@ name of the attempt, so that values are unique. The same program drives the nati
 from __future__ import annotations
 
 import contextlib
-import random
 import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from hapax_chaos.clients import (
-    ASK_AGAIN_S,
     Abort,
     Ended,
     Librdkafka,
+    Program,
     Settings,
     Unknown,
     native_errors,
+    until_answered,
 )
-from hapax_chaos.history import HistoryFile
 
 SESSION_MS: Final = 6000
 TRANSACTION_TIMEOUT_MS: Final = 9500
@@ -228,36 +227,22 @@ KINDS: Final[dict[str, Callable[[MemberSettings, Owns], Face]]] = {
 # --- the programs -------------------------------------------------------------------------------------------------
 
 
-class Copier:
-    """Lives, one after another, until the program is told to stop."""
+class Copier(Program[MemberSettings, Face]):
+    """Copies what its group assigns to it, in transactions."""
 
     def __init__(self, settings: MemberSettings) -> None:
-        self._settings = settings
-        self._random = random.Random(f"{settings.seed}/{settings.name}/{settings.generation}")
-        self._history = HistoryFile(settings.history)
+        super().__init__(settings)
         self._attempt = 0
-        self.stopping = False
 
-    def run(self) -> None:
-        life = 0
+    def _begin(self) -> Face:
+        return KINDS[self._settings.kind](self._settings, self._owns)
+
+    def _live(self, face: Face) -> None:
+        self._history.note("subscribe", [self._settings.topic])
         while not self.stopping:
-            life += 1
-            self._history.process = f"{self._settings.name}/{self._settings.generation}.{life}"
-            face: Face | None = None
-            try:
-                face = KINDS[self._settings.kind](self._settings, self._owns)
-                self._history.note("subscribe", [self._settings.topic])
-                while not self.stopping:
-                    if records := face.poll(0.2):
-                        self._copy(face, records)
-                        time.sleep(self._random.uniform(0, 2 * self._settings.pause_s))
-            except (Ended, Unknown, Abort) as error:
-                self._history.note("debug", f"{type(error).__name__}: {error}")
-                self._history.note("crash")
-                time.sleep(0.2)
-            finally:
-                if face is not None:
-                    face.close()
+            if records := face.poll(0.2):
+                self._copy(face, records)
+                time.sleep(self._random.uniform(0, 2 * self._settings.pause_s))
 
     def _owns(self, epoch: int, member: str, partitions: list[int]) -> None:
         self._history.note("owns", {"epoch": epoch, "member": member, "partitions": partitions})
@@ -291,7 +276,7 @@ class Copier:
             self._history.write("fail", "txn", [["poll", polled], *plan])
             raise
         try:
-            _until_answered(face.commit)
+            until_answered(face.commit)
         except Abort as error:
             self._abort(face, error, plan, done, begun)
             return
@@ -310,7 +295,7 @@ class Copier:
     ) -> None:
         self._history.write("fail", "txn", [done[0], *plan])
         self._history.note("debug", str(why))
-        _until_answered(face.abort)
+        until_answered(face.abort)
         face.go_back(begun)
 
 
@@ -326,43 +311,49 @@ class CarelessCopier(Copier):
     """Commits its positions in another transaction than its records, to test that the checks find it."""
 
     def _commit_positions(self, face: Face, positions: dict[int, int]) -> None:
-        _until_answered(face.commit)
+        until_answered(face.commit)
         time.sleep(self._random.uniform(0, 0.1))
         face.begin()
         face.send_offsets(positions)
 
 
-class Feeder:
+class Feed:
+    """A native producer without transactions."""
+
+    def __init__(self, settings: MemberSettings) -> None:
+        from hapax.client import blocking
+
+        self.producer = blocking.Producer({
+            "bootstrap.servers": settings.bootstrap, "request.timeout.ms": "3000", "linger.ms": "0"})
+        try:
+            with native_errors():
+                self.producer.start()
+        except (Abort, Unknown, Ended):
+            self.close()
+            raise
+
+    def close(self) -> None:
+        from hapax.client import HapaxError
+
+        with contextlib.suppress(HapaxError):
+            self.producer.close()
+
+
+class Feeder(Program[MemberSettings, Feed]):
     """Appends values outside of transactions, each of them once."""
 
     def __init__(self, settings: MemberSettings) -> None:
-        self._settings = settings
-        self._random = random.Random(f"{settings.seed}/{settings.name}/{settings.generation}")
-        self._history = HistoryFile(settings.history)
+        super().__init__(settings)
         self._number = 0
-        self.stopping = False
 
-    def run(self) -> None:
-        from hapax.client import HapaxError, blocking
+    def _begin(self) -> Feed:
+        return Feed(self._settings)
 
-        life = 0
+    def _live(self, feed: Feed) -> None:
         while not self.stopping:
-            life += 1
-            self._history.process = f"{self._settings.name}/{self._settings.generation}.{life}"
-            producer = blocking.Producer({
-                "bootstrap.servers": self._settings.bootstrap, "request.timeout.ms": "3000", "linger.ms": "0"})
-            try:
-                producer.start()
-                while not self.stopping:
-                    self._feed(producer)
-                    time.sleep(_FEED_EVERY_S)
-            except HapaxError as error:
-                self._history.note("debug", f"{type(error).__name__}: {error}")
-                self._history.note("crash")
-                time.sleep(0.2)
-            finally:
-                with contextlib.suppress(HapaxError):
-                    producer.close()
+            with native_errors():
+                self._feed(feed.producer)
+            time.sleep(_FEED_EVERY_S)
 
     def _feed(self, producer: Any) -> None:
         from hapax.client import HapaxError
@@ -385,14 +376,3 @@ class Feeder:
         for micro, report in zip(micros, reports, strict=True):
             micro[2] = [report.offset if report.offset >= 0 else None, micro[2]]
         self._history.write("ok", "send", micros)
-
-
-def _until_answered(call: Callable[[], None]) -> None:
-    deadline = time.monotonic() + ASK_AGAIN_S
-    while True:
-        try:
-            call()
-            return
-        except Unknown:
-            if time.monotonic() > deadline:
-                raise
