@@ -14,7 +14,9 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -24,6 +26,12 @@ from maven import Unavailable, fetched
 _POM = Path(__file__).with_name("pom.xml")
 _CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 _START_SECONDS = 60
+_SHORT_LIVED: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx384m")
+AS_KAFKA_STARTS_IT: Final = (
+    "-server", "-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
+)
+"""The options of Kafka's own start script: for measurements."""
 
 
 def jars() -> str:
@@ -41,10 +49,15 @@ def jars() -> str:
 class KafkaFromMaven:
     """A broker in a folder of its own; `kill` is SIGKILL, `start` again reads what is on the disk."""
 
-    def __init__(self, folder: Path, node_id: int = 1, joins: KafkaFromMaven | None = None) -> None:
-        """`joins`: the process that is the controller too; without it, this one is."""
+    def __init__(
+        self, folder: Path, node_id: int = 1, joins: KafkaFromMaven | None = None, *,
+        java: Sequence[str] = _SHORT_LIVED, settings: Sequence[str] = (),
+    ) -> None:
+        """`joins`: the process that is the controller too; without it, this one is. `java`: options of the JVM.
+        `settings`: lines of server.properties that take precedence."""
         self._folder = folder
         self._jars = jars()
+        self._options = java
         self._node_id = node_id
         self._joins = joins
         taken: set[int] = set()
@@ -52,7 +65,7 @@ class KafkaFromMaven:
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._settings = folder / "server.properties"
-        self._settings.write_text(self._properties())
+        self._settings.write_text(self._properties() + "\n".join(settings))
         format_command = [*self._java(), "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", self._settings]
         subprocess.run(format_command, check=True, capture_output=True, timeout=_START_SECONDS)
 
@@ -100,7 +113,7 @@ class KafkaFromMaven:
         return (self._folder / "server.log").read_text(errors="replace")
 
     def _java(self) -> list[str]:
-        return ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx384m", "-cp", self._jars]
+        return ["java", *self._options, "-cp", self._jars]
 
     def _properties(self) -> str:
         leader, broker = self._joins or self, f"127.0.0.1:{self._port}"
