@@ -33,9 +33,15 @@ MUTANTS: Final = (
     ),
     Mutant(
         "partitions are free before the program has been told", "two owners", "client/consumer_membership.py",
-        "        owned = frozenset(self.owned)\n",
-        "        owned = frozenset(self.owned) - frozenset(self._to_revoke())\n",
+        " for each in self.owned) | self._target\n",
+        " for each in self.owned if each not in self._to_revoke()) | self._target\n",
         (_PROPERTIES,),
+    ),
+    Mutant(
+        "what was given and not yet taken counts as given up", "two owners", "client/consumer_membership.py",
+        " for each in self.owned) | self._target\n",
+        " for each in self.owned)\n",
+        (_CONSUMER, _PROPERTIES),
     ),
     Mutant(
         "a partition that moves is given away in the round in which its owner hears of it", "two owners",
@@ -80,8 +86,8 @@ MUTANTS: Final = (
     Mutant(
         "what was taken back before the program had heard of it is never confirmed", "partitions without an owner",
         "client/consumer_membership.py",
-        "            self._withdrawn |= not self._target <= answer.assignment\n",
-        "",
+        "            self._told = self._sent\n",
+        "            self._told = self._sent & {(each.topic_id, each.partition) for each in self.owned}\n",
         (_CONSUMER,),
     ),
 )

@@ -51,17 +51,15 @@ class ConsumerMembership(Membership):
         self._target: frozenset[tuple[bytes, int]] = frozenset()
         self._topics: dict[bytes, str] = {}
         """Topic id -> name."""
-        self._told: frozenset[Owned] | None = frozenset()
-        """The partitions that this member owns, as far as the coordinator knows; None if that is not known."""
-        self._withdrawn = False
-        """Whether the coordinator has taken partitions back and waits until a heartbeat lists what this member owns. It
-        does so even for partitions that the program never heard of."""
+        self._told: frozenset[tuple[bytes, int]] = frozenset()
+        """The partitions that this member owns or may still take, as it last told the coordinator. If that takes some
+        of them back, it waits for a list without them, even for those of which the program never heard."""
         self._told_subscription: tuple[tuple[str, ...], str | None] | None = None
         self._full = True
         """Whether the next heartbeat has all fields."""
         self._beating = 0
         """Number of the heartbeat in flight; 0 for none."""
-        self._sent: frozenset[Owned] | None = None
+        self._sent: frozenset[tuple[bytes, int]] | None = None
         """The partitions that the heartbeat in flight lists."""
         self._beat_at = now
         self._confirmed = now
@@ -111,15 +109,14 @@ class ConsumerMembership(Membership):
     def _go_on(self, now: int) -> None:
         if self._beating or now < self._retry_at:
             return
-        news = self._epoch > JOIN and self._running is None and (
-            frozenset(self.owned) != self._told or (self._withdrawn and not any(self._to_revoke())))
+        listed = self._listed()
+        news = self._epoch > JOIN and self._running is None and listed != self._told
         changed = self._told_subscription is not None and (self._names, self._regex) != self._told_subscription
         if now < self._beat_at and not news and not changed:
             return
         full = self._full or self._epoch == JOIN
-        owned = frozenset(self.owned)
-        tells = full or owned != self._told or self._withdrawn
-        self._sent = owned if tells else None
+        tells = full or listed != self._told
+        self._sent = listed if tells else None
         self._beat_at = now + self._options.heartbeat_interval_ms
         former = self._told_subscription
         self._told_subscription = self._names, self._regex
@@ -130,8 +127,14 @@ class ConsumerMembership(Membership):
                 self._names if full or former is None or self._names != former[0] else None,
                 self._changed_regex(full, None if former is None else former[1]),
                 self._assignor if full else None,
-                tuple(sorted(owned)) if tells else None,
+                tuple(sorted(listed)) if tells else None,
             ), now)
+
+    def _listed(self) -> frozenset[tuple[bytes, int]]:
+        """What counts as owned: also what was given and not taken yet, because the program may take it at any time. The
+        coordinator may have taken it back meanwhile, in an answer that was lost, and reads a list without it as a
+        confirmation. The member lists it until another target has taken this one's place."""
+        return frozenset((each.topic_id, each.partition) for each in self.owned) | self._target
 
     def _changed_regex(self, full: bool, former: str | None) -> str | None:
         if full or self._regex != former:
@@ -186,16 +189,13 @@ class ConsumerMembership(Membership):
         self._full = False
         if self._sent is not None:
             self._told = self._sent
-            self._withdrawn = False
         if answer.interval_ms > 0:
             self._beat_at = sent + answer.interval_ms
         if answer.assignment is not None:
-            self._withdrawn |= not self._target <= answer.assignment
             self._target = answer.assignment
             wanted = {topic_id for topic_id, _ in self._target}
             self._topics = {topic_id: name for topic_id, name in self._topics.items() if topic_id in wanted}
-        confirmed = all((each.topic_id, each.partition) in self._target for each in self._told or ())
-        if confirmed and not self._withdrawn and not self._to_revoke():
+        if self._told <= self._target and not self._to_revoke():
             self._revoking_since = None
         elif self._revoking_since is None:
             self._revoking_since = self._confirmed
@@ -224,7 +224,6 @@ class ConsumerMembership(Membership):
         self._beating = 0
         self._target = frozenset()
         self._told = frozenset()
-        self._withdrawn = False
         self._told_subscription = None
         self._full = True
         self._revoking_since = None

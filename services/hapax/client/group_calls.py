@@ -67,8 +67,8 @@ def _consumer_beat(group: str, call: m.ConsumerBeat, capabilities: Capabilities)
     owned = None
     if call.owned is not None:
         topics: dict[bytes, list[int]] = {}
-        for each in call.owned:
-            topics.setdefault(each.topic_id, []).append(each.partition)
+        for topic_id, partition in call.owned:
+            topics.setdefault(topic_id, []).append(partition)
         owned = [
             Request.TopicPartitions(topic_id=uuid.UUID(bytes=topic_id), partitions=partitions)
             for topic_id, partitions in topics.items()]

@@ -158,7 +158,8 @@ class ConsumerBeat(NamedTuple):
     names: tuple[str, ...] | None = None
     regex: str | None = None
     assignor: str | None = None
-    owned: tuple[Owned, ...] | None = None
+    owned: tuple[tuple[bytes, int], ...] | None = None
+    """(topic id, partition): what the member owns, and what it was given and may still take."""
 
 
 class ConsumerBeaten(NamedTuple):

@@ -70,6 +70,8 @@ class Client:
     polls: bool = True
     in_callback: bool = False
     frozen_until: int = 0
+    deaf_until: int = 0
+    """Until then answers to it are lost."""
     gone: bool = False
     leaves: bool = False
     timer: int = -1
@@ -346,8 +348,8 @@ class World:
         owned = None
         if call.owned is not None:
             topics: dict[bytes, list[int]] = {}
-            for each in call.owned:
-                topics.setdefault(each.topic_id, []).append(each.partition)
+            for topic_id, partition in call.owned:
+                topics.setdefault(topic_id, []).append(partition)
             owned = tuple(server.OwnedTopic(TopicId(key), tuple(found)) for key, found in topics.items())
         return server.ConsumerGroupHeartbeat(
             1, GROUP, call.member_id, call.epoch, call.instance_id, None,
@@ -405,6 +407,9 @@ class World:
                 self.say(f"{client.name} <- {said}")
                 client.membership.answered(number, said, self.now)
 
+        if self.now < client.deaf_until:
+            self.at(self.now + BEAT_MS // 2, lambda: self.break_connection(connection))
+            return
         self.at(self.now + self.delay(), lambda: self.touch(client, arrive))
 
     @staticmethod

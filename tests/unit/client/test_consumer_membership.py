@@ -6,9 +6,11 @@ from collections.abc import Iterable
 
 from hapax.client.consumer_membership import ConsumerMembership
 from hapax.client.membership import Change, ConsumerBeat, ConsumerBeaten, MemberOptions, Owned
+from hapax.core.errors import ErrorCode
 
 TOPIC_ID = b"t" * 16
 BEAT_MS, SESSION_MS, POLL_MS = 1_000, 10_000, 30_000
+RETRY_MS = 100
 
 
 class Driver:
@@ -16,7 +18,7 @@ class Driver:
 
     def __init__(self) -> None:
         self.now = 1_000
-        options = MemberOptions(SESSION_MS, BEAT_MS, POLL_MS, None, 100, 1_000)
+        options = MemberOptions(SESSION_MS, BEAT_MS, POLL_MS, None, RETRY_MS, 1_000)
         self.membership = ConsumerMembership(options, ["t"], None, None, lambda: "m", self.now)
         self.membership.due(self.now)
 
@@ -29,6 +31,10 @@ class Driver:
         given = None if partitions is None else frozenset((TOPIC_ID, each) for each in partitions)
         self.membership.answered(number, ConsumerBeaten(0, None, epoch, BEAT_MS, given), self.now)
         self.membership.named({TOPIC_ID: "t"}, self.now)
+
+    def lose_the_answer(self, number: int) -> None:
+        self.membership.unanswered(number, self.now)
+        self.wait(RETRY_MS)
 
     def poll(self) -> list[tuple[Change, list[int]]]:
         told = []
@@ -45,7 +51,7 @@ class Driver:
 
 
 def listed(call: ConsumerBeat) -> list[int] | None:
-    return None if call.owned is None else [each.partition for each in call.owned]
+    return None if call.owned is None else [partition for _, partition in call.owned]
 
 
 def with_two_partitions() -> Driver:
@@ -63,12 +69,92 @@ def test_what_was_given_and_taken_back_before_the_program_knew_is_confirmed_at_o
     driver = with_two_partitions()
     driver.wait(BEAT_MS)
     driver.answer(driver.beat()[0], 2, [0, 1, 2])
+    number, call = driver.beat()
+    assert listed(call) == [0, 1, 2]
+    driver.answer(number, 2)
     driver.wait(BEAT_MS)
     driver.answer(driver.beat()[0], 2, [0, 1])
     number, call = driver.beat()
     assert listed(call) == [0, 1]
     driver.answer(number, 3)
     assert driver.membership.take_calls() == []  # once is enough
+    assert driver.poll() == []
+
+
+def test_what_the_program_may_still_take_is_listed_as_its_own() -> None:
+    """The answer that takes it back may be lost. If a list without it confirmed that, it would go to another member."""
+    driver = with_two_partitions()
+    driver.wait(BEAT_MS)
+    driver.answer(driver.beat()[0], 2, [0, 1, 2])
+    number, call = driver.beat()
+    assert listed(call) == [0, 1, 2]
+    driver.lose_the_answer(number)
+    number, call = driver.beat()
+    assert listed(call) == [0, 1, 2]  # now the coordinator, which wants it back, waits
+    assert driver.poll() == [(Change.ASSIGNED, [2])]
+    driver.answer(number, 2, [0, 1])
+    assert driver.membership.take_calls() == []
+    assert driver.poll() == [(Change.REVOKED, [2])]
+    number, call = driver.beat()
+    assert listed(call) == [0, 1]
+    driver.answer(number, 3)
+    assert driver.membership.take_calls() == []
+
+
+def test_a_newer_target_takes_the_place_of_one_that_was_never_taken() -> None:
+    driver = with_two_partitions()
+    driver.wait(BEAT_MS)
+    driver.answer(driver.beat()[0], 2, [0, 1, 2])
+    driver.answer(driver.beat()[0], 2, [0, 1])  # takes it back while the list is on its way
+    number, call = driver.beat()
+    assert listed(call) == [0, 1]
+    driver.answer(number, 3, [0, 1, 3])
+    number, call = driver.beat()
+    assert listed(call) == [0, 1, 3]
+    driver.answer(number, 3)
+    assert driver.poll() == [(Change.ASSIGNED, [3])]
+    assert driver.membership.take_calls() == []  # the coordinator knows
+
+
+def test_what_has_no_name_yet_is_listed_too() -> None:
+    driver = with_two_partitions()
+    driver.wait(BEAT_MS)
+    other = b"u" * 16
+    given = frozenset({(TOPIC_ID, 0), (TOPIC_ID, 1), (other, 0)})
+    driver.membership.answered(driver.beat()[0], ConsumerBeaten(0, None, 2, BEAT_MS, given), driver.now)
+    number, call = driver.beat()
+    assert call.owned == ((TOPIC_ID, 0), (TOPIC_ID, 1), (other, 0))
+    driver.answer(number, 2)
+    driver.membership.named({other: "u"}, driver.now)
+    assert driver.membership.take_calls() == []
+    assert driver.poll() == [(Change.ASSIGNED, [0])]
+    assert driver.membership.take_calls() == []
+
+
+def test_what_comes_back_during_its_revocation_is_not_listed_as_given_up() -> None:
+    driver = with_two_partitions()
+    driver.wait(BEAT_MS)
+    driver.answer(driver.beat()[0], 1, [0])
+    driver.membership.begin_poll(driver.now)
+    assert driver.membership.begin_callback(driver.now) is not None  # REVOKED begins
+    driver.wait(BEAT_MS)
+    driver.answer(driver.beat()[0], 1, [0, 1])
+    driver.membership.end_callback(driver.now)
+    assert driver.poll() == [(Change.ASSIGNED, [1])]
+    driver.wait(BEAT_MS)
+    assert listed(driver.beat()[1]) in (None, [0, 1])
+
+
+def test_who_joins_again_lists_nothing_of_what_it_never_took() -> None:
+    driver = with_two_partitions()
+    driver.wait(BEAT_MS)
+    driver.answer(driver.beat()[0], 2, [0, 1, 2])
+    number, _ = driver.beat()
+    driver.membership.answered(number, ConsumerBeaten(ErrorCode.FENCED_MEMBER_EPOCH), driver.now)
+    assert driver.poll() == [(Change.LOST, [0, 1])]
+    driver.wait(RETRY_MS)
+    _, call = driver.beat()
+    assert (call.epoch, call.owned) == (0, ())
     assert driver.poll() == []
 
 

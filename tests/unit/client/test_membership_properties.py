@@ -13,7 +13,8 @@ HISTORIES = 25
 FAULTY_MS = 120_000
 
 
-def history(seed: int, protocol: str) -> World:
+def history(seed: int, protocol: str, restless: bool = False) -> World:
+    """`restless`: most faults are of one kind, see `go_and_come`."""
     world = World(seed, protocol)
     random = world.random
     instances: dict[str, Client | None] = {}
@@ -28,11 +29,35 @@ def history(seed: int, protocol: str) -> World:
 
     over = False
 
+    def go_and_come(idle: Client, leaver: Client) -> None:
+        """One member leaves and another comes, while a third one does not poll and, for a part of the time, gets no
+        answers: what it is given may be taken back before it knows."""
+        idle.polls = False
+        world.say(f"{idle.name} does not poll")
+        world.leave(leaver)
+
+        def come() -> None:
+            if not over:
+                world.new_client()
+
+        def deafen() -> None:
+            idle.deaf_until = world.now + random.randrange(1_000, SESSION_MS // 2)
+            world.say(f"{idle.name} gets no answers until {idle.deaf_until}")
+
+        comes_at = world.now + random.randrange(1_000, 4_000)
+        world.at(comes_at, come)
+        world.at(comes_at + random.randrange(-200, 800), deafen)
+        world.at(comes_at + random.randrange(1_000, SESSION_MS // 2), lambda: setattr(idle, "polls", True))
+
     def fault() -> None:
         if over:
             return
-        chance = random.random()
         alive = living()
+        if restless and len(alive) > 1 and random.random() < 0.8:
+            go_and_come(*random.sample(alive, 2))
+            world.at(world.now + random.randrange(2_000, 8_000), fault)
+            return
+        chance = random.random()
         if not alive or (chance < 0.15 and len(alive) < 4):
             free = [name for name, user in instances.items() if user is None or user.gone]
             if free and random.random() < 0.7:
@@ -73,10 +98,11 @@ def history(seed: int, protocol: str) -> World:
     return world
 
 
+@pytest.mark.parametrize("restless", [False, True], ids=["all faults", "restless"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_no_partition_has_two_owners_and_in_the_end_each_has_one(protocol: str) -> None:
+def test_no_partition_has_two_owners_and_in_the_end_each_has_one(protocol: str, restless: bool) -> None:
     for seed in range(HISTORIES):
-        world = history(seed, protocol)
+        world = history(seed, protocol, restless)
         for client in world.clients:
             client.polls = True
         world.run(FAULTY_MS + 3 * SESSION_MS + 3 * POLL_MS)

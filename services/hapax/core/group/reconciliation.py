@@ -7,6 +7,12 @@ so. Three rules keep a partition from having two owners:
 * A member that has something to give up stays at its epoch until a heartbeat lists its partitions without those. A
   heartbeat without a list changes nothing.
 * A member's target may change during that time. The member finishes first, and then moves to the newest target.
+
+The second rule trusts that a member lists also what it was given and may still take. The native client does. Java's
+lists only what its program has taken: if the answers by which a partition is taken back are lost while its program is
+slow to take it, Java has it for up to one heartbeat beside its next owner, as on Kafka. A request cannot be told from
+one of a member that has given the partition up, and refusing full lists after a lost answer would keep every other
+member waiting for the rebalance timeout, because Java sends no second one.
 """
 
 from __future__ import annotations
