@@ -21,6 +21,7 @@ from clients.other import new_name
 from clients.secured import Secured, secured
 from conftest import end_cluster, start_cluster
 from hapax.local.cluster import LocalCluster
+from integration.acls import known_everywhere
 
 TIMEOUT = 30.0
 
@@ -64,6 +65,7 @@ def test_two_tenants_keep_apart(tls: Secured, closed: LocalCluster) -> None:
         created.result(TIMEOUT)
     for kind in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID):
         permit(admin, "alice", AclOperation.ALL, kind, tenant)
+    known_everywhere({name: str(value) for name, value in of(tls, "admin").items()})
 
     producer = Producer(of(tls, "alice", **{"transactional.id": f"{tenant}-t"}))
     consumer = Consumer(of(tls, "alice", **{

@@ -37,8 +37,10 @@ from kafka.errors import TopicAuthorizationFailedError
 from conftest import end_cluster, start_cluster
 from hapax.client import NewTopic as NativeTopic
 from hapax.client.blocking import Admin
+from hapax.client.blocking import Producer as NativeProducer
 from hapax.client.errors import HapaxError
 from hapax.local.cluster import LocalCluster
+from integration.acls import known_everywhere
 from integration.test_cli import invoke
 from integration.waiting import wait_until
 
@@ -60,8 +62,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def admin(guarded: LocalCluster) -> AdminClient:
     """May do everything with the cluster; others may do nothing with it."""
     client = AdminClient({"bootstrap.servers": guarded.bootstrap, "log_level": 0})
-    add(client, ALLOW, AclOperation.ALL, ResourceType.BROKER, "kafka-cluster")
-    add(client, DENY, AclOperation.ALL, ResourceType.TOPIC, "__", ResourcePatternType.PREFIXED)
+    add(guarded, client, ALLOW, AclOperation.ALL, ResourceType.BROKER, "kafka-cluster")
+    add(guarded, client, DENY, AclOperation.ALL, ResourceType.TOPIC, "__", ResourcePatternType.PREFIXED)
     return client
 
 
@@ -77,18 +79,22 @@ def binding(
 
 
 def add(
-    admin: AdminClient, permission: AclPermissionType, operation: AclOperation, kind: ResourceType, name: str,
-    pattern: ResourcePatternType = LITERAL, principal: str = ME,
+    cluster: LocalCluster, admin: AdminClient, permission: AclPermissionType, operation: AclOperation,
+    kind: ResourceType, name: str, pattern: ResourcePatternType = LITERAL, principal: str = ME,
 ) -> None:
+    """Every node decides by it when this returns."""
     for made in admin.create_acls([binding(permission, operation, kind, name, pattern, principal)]).values():
         made.result(TIMEOUT)
+    known_everywhere({"bootstrap.servers": cluster.bootstrap})
 
 
-def drop(admin: AdminClient, kind: ResourceType, name: str) -> list[AclBinding]:
+def drop(cluster: LocalCluster, admin: AdminClient, kind: ResourceType, name: str) -> list[AclBinding]:
     wanted = AclBindingFilter(
         kind, name, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY)
     (found,) = admin.delete_acls([wanted]).values()
-    return list(found.result(TIMEOUT))
+    gone = list(found.result(TIMEOUT))
+    known_everywhere({"bootstrap.servers": cluster.bootstrap})
+    return gone
 
 
 def new_topic(admin: AdminClient) -> str:
@@ -121,8 +127,8 @@ def test_librdkafka_makes_lists_and_deletes_bindings(guarded: LocalCluster, admi
     found = admin.describe_acls(AclBindingFilter(
         ResourceType.ANY, "crud-a", ResourcePatternType.MATCH, None, None, AclOperation.ANY, AclPermissionType.ANY))
     assert sorted(map(str, found.result(TIMEOUT))) == sorted(map(str, mine))
-    assert [str(each) for each in drop(admin, ResourceType.TOPIC, "crud-a")] == [str(mine[0])]
-    assert [str(each) for each in drop(admin, ResourceType.GROUP, "crud-")] == [str(mine[1])]
+    assert [str(each) for each in drop(guarded, admin, ResourceType.TOPIC, "crud-a")] == [str(mine[0])]
+    assert [str(each) for each in drop(guarded, admin, ResourceType.GROUP, "crud-")] == [str(mine[1])]
 
 
 def test_kafka_python_makes_lists_and_deletes_bindings(guarded: LocalCluster, admin: AdminClient) -> None:
@@ -147,13 +153,13 @@ def test_a_write_is_refused_until_it_is_permitted_and_a_denial_outweighs(
     guarded: LocalCluster, admin: AdminClient
 ) -> None:
     topic = new_topic(admin)
-    add(admin, ALLOW, AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
+    add(guarded, admin, ALLOW, AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
     assert written(guarded, topic) == KafkaError.TOPIC_AUTHORIZATION_FAILED
-    add(admin, ALLOW, AclOperation.WRITE, ResourceType.TOPIC, topic)
+    add(guarded, admin, ALLOW, AclOperation.WRITE, ResourceType.TOPIC, topic)
     assert written(guarded, topic) == 0
-    add(admin, DENY, AclOperation.WRITE, ResourceType.TOPIC, topic[:6], ResourcePatternType.PREFIXED, "User:*")
+    add(guarded, admin, DENY, AclOperation.WRITE, ResourceType.TOPIC, topic[:6], ResourcePatternType.PREFIXED, "User:*")
     wait_until(lambda: written(guarded, topic) == KafkaError.TOPIC_AUTHORIZATION_FAILED, 5)
-    assert len(drop(admin, ResourceType.TOPIC, topic[:6])) == 1
+    assert len(drop(guarded, admin, ResourceType.TOPIC, topic[:6])) == 1
 
 
 def test_a_right_that_ends_stops_a_reader_and_a_writer_in_their_midst(
@@ -162,7 +168,7 @@ def test_a_right_that_ends_stops_a_reader_and_a_writer_in_their_midst(
     """The abuse case of a revoked right: the open connections and the reader's fetch session go on otherwise."""
     topic = new_topic(admin)
     for operation in (AclOperation.READ, AclOperation.WRITE):
-        add(admin, ALLOW, operation, ResourceType.TOPIC, topic)
+        add(guarded, admin, ALLOW, operation, ResourceType.TOPIC, topic)
     # An idempotent producer of this library ends for good with the first refusal.
     producer = KafkaProducer(bootstrap_servers=guarded.bootstrap, enable_idempotence=False)
     consumer = KafkaConsumer(bootstrap_servers=guarded.bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=100)
@@ -173,8 +179,8 @@ def test_a_right_that_ends_stops_a_reader_and_a_writer_in_their_midst(
         producer.send(topic, b"1", partition=0).get(TIMEOUT)
         wait_until(lambda: bool(consumer.poll(200)), TIMEOUT)
         consumer.poll(200)
-        assert len(drop(admin, ResourceType.TOPIC, topic)) == 2
-        add(admin, ALLOW, AclOperation.READ, ResourceType.TOPIC, topic, principal="User:alice")
+        assert len(drop(guarded, admin, ResourceType.TOPIC, topic)) == 2
+        add(guarded, admin, ALLOW, AclOperation.READ, ResourceType.TOPIC, topic, principal="User:alice")
 
         def refused() -> bool:
             try:
@@ -186,7 +192,7 @@ def test_a_right_that_ends_stops_a_reader_and_a_writer_in_their_midst(
         wait_until(refused, 10)
         with pytest.raises(TopicAuthorizationFailedError):
             producer.send(topic, b"2", partition=0).get(TIMEOUT)
-        add(admin, ALLOW, AclOperation.ALL, ResourceType.TOPIC, topic)
+        add(guarded, admin, ALLOW, AclOperation.ALL, ResourceType.TOPIC, topic)
         wait_until(lambda: _sent(producer, topic), 10)
         wait_until(lambda: _polled(consumer), TIMEOUT)
     finally:
@@ -212,7 +218,7 @@ def _polled(consumer: KafkaConsumer) -> bool:
 def test_a_hidden_topic_is_told_from_a_missing_one_by_no_call(guarded: LocalCluster, admin: AdminClient) -> None:
     hidden, missing = new_topic(admin), f"m-{uuid.uuid4().hex[:8]}"
     for name in (hidden, missing):
-        add(admin, ALLOW, AclOperation.READ, ResourceType.TOPIC, name, principal="User:alice")
+        add(guarded, admin, ALLOW, AclOperation.READ, ResourceType.TOPIC, name, principal="User:alice")
     consumer = Consumer({"bootstrap.servers": guarded.bootstrap, "group.id": "g", "log_level": 0})
     try:
         assert hidden not in consumer.list_topics(timeout=TIMEOUT).topics
@@ -232,8 +238,8 @@ def test_a_hidden_topic_is_told_from_a_missing_one_by_no_call(guarded: LocalClus
 
 def test_a_group_and_its_commits_are_for_those_who_may_read_it(guarded: LocalCluster, admin: AdminClient) -> None:
     topic, group = new_topic(admin), f"g-{uuid.uuid4().hex[:8]}"
-    add(admin, ALLOW, AclOperation.ALL, ResourceType.GROUP, group, principal="User:alice")
-    add(admin, ALLOW, AclOperation.DESCRIBE, ResourceType.GROUP, group)
+    add(guarded, admin, ALLOW, AclOperation.ALL, ResourceType.GROUP, group, principal="User:alice")
+    add(guarded, admin, ALLOW, AclOperation.DESCRIBE, ResourceType.GROUP, group)
     settings = {"bootstrap.servers": guarded.bootstrap, "group.id": group, "log_level": 0, "enable.auto.commit": False}
     consumer = Consumer(settings)
     try:
@@ -253,13 +259,13 @@ def test_a_group_and_its_commits_are_for_those_who_may_read_it(guarded: LocalClu
         assert errors[0] == KafkaError.GROUP_AUTHORIZATION_FAILED
     finally:
         consumer.close()
-    add(admin, ALLOW, AclOperation.READ, ResourceType.GROUP, group)
+    add(guarded, admin, ALLOW, AclOperation.READ, ResourceType.GROUP, group)
     consumer = Consumer(settings)
     try:
         consumer.commit(offsets=[TopicPartition(topic, 0, 5)], asynchronous=False)
         (committed,) = consumer.committed([TopicPartition(topic, 0)], timeout=TIMEOUT)
         assert committed.offset == 5
-        add(admin, ALLOW, AclOperation.READ, ResourceType.TOPIC, topic, principal="User:alice")
+        add(guarded, admin, ALLOW, AclOperation.READ, ResourceType.TOPIC, topic, principal="User:alice")
 
         def hidden() -> bool:
             try:
@@ -274,25 +280,31 @@ def test_a_group_and_its_commits_are_for_those_who_may_read_it(guarded: LocalClu
 
 
 def test_a_transactional_id_of_another_is_neither_used_nor_fenced(guarded: LocalCluster, admin: AdminClient) -> None:
-    """Coordinators and brokers work on internal topics whose every use is denied to all users."""
+    """Coordinators and brokers work on internal topics whose every use is denied to all users.
+
+    The holder is silent while its id is denied to it as well: librdkafka would ask for its coordinator in the
+    background, and a refusal of that ends any producer for good, on Kafka too."""
     topic, mine, theirs = new_topic(admin), f"x-{uuid.uuid4().hex[:8]}", f"y-{uuid.uuid4().hex[:8]}"
-    holder = Producer({"bootstrap.servers": guarded.bootstrap, "transactional.id": theirs, "log_level": 0})
-    holder.init_transactions(TIMEOUT)
-    add(admin, ALLOW, AclOperation.ALL, ResourceType.TRANSACTIONAL_ID, theirs, principal="User:alice")
+    bootstrap = {"bootstrap.servers": guarded.bootstrap}
+    with Admin(bootstrap) as native, NativeProducer({**bootstrap, "transactional.id": theirs}) as holder:
 
-    thief = Producer({"bootstrap.servers": guarded.bootstrap, "transactional.id": theirs, "log_level": 0})
-    with pytest.raises(KafkaException) as refused:
-        thief.init_transactions(TIMEOUT)
-    assert refused.value.args[0].code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert len(drop(admin, ResourceType.TRANSACTIONAL_ID, theirs)) == 1
+        def commits() -> None:
+            holder.begin()
+            holder.send(topic, b"held", partition=0)
+            holder.commit()
 
-    def commits() -> None:
-        holder.begin_transaction()
-        holder.produce(topic, b"held", partition=0)
-        holder.commit_transaction(TIMEOUT)
-
-    commits()
-    producer = Producer({"bootstrap.servers": guarded.bootstrap, "transactional.id": mine, "log_level": 0})
+        commits()
+        (before,) = native.describe_transactions([theirs])
+        add(guarded, admin, ALLOW, AclOperation.ALL, ResourceType.TRANSACTIONAL_ID, theirs, principal="User:alice")
+        thief = Producer({**bootstrap, "transactional.id": theirs, "log_level": 0})
+        with pytest.raises(KafkaException) as refused:
+            thief.init_transactions(TIMEOUT)
+        assert refused.value.args[0].code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        assert len(drop(guarded, admin, ResourceType.TRANSACTIONAL_ID, theirs)) == 1
+        (after,) = native.describe_transactions([theirs])
+        assert (after.producer_id, after.producer_epoch) == (before.producer_id, before.producer_epoch)
+        commits()
+    producer = Producer({**bootstrap, "transactional.id": mine, "log_level": 0})
     producer.init_transactions(TIMEOUT)
     producer.begin_transaction()
     producer.produce(topic, b"mine", partition=0)
@@ -322,13 +334,13 @@ def test_the_command_adds_lists_and_removes(guarded: LocalCluster, admin: AdminC
 
 def test_native_clients_are_told_in_the_same_words(guarded: LocalCluster, admin: AdminClient) -> None:
     with Admin({"bootstrap.servers": guarded.bootstrap}) as native:
-        add(admin, ALLOW, AclOperation.CREATE, ResourceType.TOPIC, "native", principal="User:alice")
-        drop(admin, ResourceType.BROKER, "kafka-cluster")
+        add(guarded, admin, ALLOW, AclOperation.CREATE, ResourceType.TOPIC, "native", principal="User:alice")
+        drop(guarded, admin, ResourceType.BROKER, "kafka-cluster")
         try:
-            add(admin, ALLOW, AclOperation.ALTER, ResourceType.BROKER, "kafka-cluster")
+            add(guarded, admin, ALLOW, AclOperation.ALTER, ResourceType.BROKER, "kafka-cluster")
             with pytest.raises(HapaxError) as refused:
                 native.create_topics([NativeTopic("native", 1)])
             assert refused.value.code == KafkaError.TOPIC_AUTHORIZATION_FAILED
         finally:
-            add(admin, ALLOW, AclOperation.ALL, ResourceType.BROKER, "kafka-cluster")
-            drop(admin, ResourceType.TOPIC, "native")
+            add(guarded, admin, ALLOW, AclOperation.ALL, ResourceType.BROKER, "kafka-cluster")
+            drop(guarded, admin, ResourceType.TOPIC, "native")

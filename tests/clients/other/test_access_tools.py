@@ -10,6 +10,7 @@ from clients.other import new_name
 from clients.other.kafka_tools import KafkaTools, kafka_tools
 from conftest import end_cluster, start_cluster
 from hapax.local.cluster import LocalCluster
+from integration.acls import known_everywhere
 
 ME = "User:ANONYMOUS"
 
@@ -50,16 +51,18 @@ def test_kafka_acls_adds_lists_and_removes(tools: KafkaTools) -> None:
         "kafka-acls", "--list", "--topic", name, "--resource-pattern-type", "match").output
 
 
-def test_java_clients_are_told_that_they_may_not(tools: KafkaTools) -> None:
+def test_java_clients_are_told_that_they_may_not(tools: KafkaTools, guarded: LocalCluster) -> None:
     name = new_name()
     tools.ok("kafka-topics", "--create", "--topic", name)
     tools.ok("kafka-acls", "--add", "--allow-principal", ME, "--operation", "Describe", "--topic", name)
+    known_everywhere({"bootstrap.servers": guarded.bootstrap})
     tools.run("kafka-console-producer", "--topic", name, text="refused\n")  # it says so in its log alone
     assert f"{name}:0:0" in tools.ok("kafka-get-offsets", "--topic", name).output.split()
     read = tools.run(
         "kafka-console-consumer", "--topic", name, "--from-beginning", "--max-messages", "1", "--timeout-ms", "5000")
     assert "Processed a total of 0 messages" in read.output
     tools.ok("kafka-acls", "--add", "--allow-principal", ME, "--operation", "All", "--topic", name)
+    known_everywhere({"bootstrap.servers": guarded.bootstrap})
     tools.ok("kafka-console-producer", "--topic", name, text="stored\n")
     read = tools.ok("kafka-console-consumer", "--topic", name, "--from-beginning", "--max-messages", "1",
                     "--timeout-ms", "20000")
@@ -67,4 +70,5 @@ def test_java_clients_are_told_that_they_may_not(tools: KafkaTools) -> None:
     hidden = new_name()
     tools.ok("kafka-topics", "--create", "--topic", hidden)
     tools.ok("kafka-acls", "--add", "--allow-principal", "User:alice", "--operation", "Read", "--topic", hidden)
+    known_everywhere({"bootstrap.servers": guarded.bootstrap})
     assert hidden not in tools.ok("kafka-topics", "--list").output.split()
