@@ -98,13 +98,23 @@ class ParkedWrites:
         return self.fencing.admit(
             transactional_id, ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch), connection)
 
+    def check_name(self, header: BatchHeader, transactional_id: str) -> None:
+        """A batch enters a transaction under the transactional id that this belongs to: rights are on that id, and
+        producer ids are no secret. Raises Refusal."""
+        if not header.attributes & TRANSACTIONAL:
+            return
+        if not transactional_id:
+            raise Refusal(ErrorCode.INVALID_TXN_STATE, "a transactional batch in a request without a transactional id")
+        if self.transactional_ids.get(header.producer_id, transactional_id) != transactional_id:
+            raise Refusal(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the producer's transaction has another transactional id")
+
     def park(
         self, batch: memoryview, header: BatchHeader, call: Settles, number: int, transactional_id: str,
         produce_version: int, local: bool,
     ) -> None:
         """Raises Refusal."""
-        if header.attributes & TRANSACTIONAL and not transactional_id:
-            raise Refusal(ErrorCode.INVALID_TXN_STATE, "a transactional batch in a request without a transactional id")
+        self.check_name(header, transactional_id)
         parked = ParkedWrite(bytearray(batch), call, number, local, transactional_id, produce_version)
         question = self._verification.park(header, transactional_id, produce_version, parked)
         if question is not None:

@@ -296,6 +296,8 @@ class Replica:
         coordinator's answer about this partition, if it came with the batch."""
         try:
             header = self.checked(batch)
+            if header.attributes & TRANSACTIONAL:
+                self.parked.check_name(header, transactional_id)
             now_ms = self.context.clock.now_ms()
             intake = self.intake
             if (intake.attentive or header.max_timestamp - now_ms > intake.after_ms) and intake.takes(header, now_ms):
@@ -325,6 +327,7 @@ class Replica:
         view = memoryview(batch)
         try:
             header = self.checked(view)
+            self.parked.check_name(header, transactional_id)
             self._check_client_write(header, local)
             superseded = self.parked.gave_way(write) if header.attributes & TRANSACTIONAL else None
             if superseded is not None:

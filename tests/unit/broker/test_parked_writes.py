@@ -230,3 +230,58 @@ async def test_what_hangs_and_goes_on_is_not_aborted(harness: Harness, partition
     assert (end, refused) == (3, None)
     ((_, refused),) = harness.replica.write_markers([replace(marker, last_offset=seen.last_offset)])
     assert refused is None, "asked again, it is stored already"
+
+
+# --- whose transaction it is ------------------------------------------------------------------------------------------
+
+
+async def _open(harness: Harness, partitions: Any) -> None:
+    """Producer 7 has a transaction open here, under the transactional id `x`."""
+    write(partitions, 0, version=12, value=b"the owner's")
+    harness.verify(serial=1)
+    await harness.committer.drain()
+
+
+@pytest.mark.parametrize(("name", "code"), [
+    (None, ErrorCode.INVALID_TXN_STATE), ("mine", ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+])
+async def test_a_write_enters_an_open_transaction_under_its_own_name_alone(
+    harness: Harness, partitions: Any, name: str | None, code: ErrorCode
+) -> None:
+    """Rights are on transactional ids, and producer ids are no secret. Whoever may write the topic could otherwise put
+    records into another's transaction, which its holder commits."""
+    await _open(harness, partitions)
+    made = call(
+        partitions, batch(producer_id=7, epoch=0, sequence=1, transactional=True, value=b"a stranger's"),
+        transactional_id=name, version=12)
+    assert error(made) == code
+    assert b"a stranger's" not in harness.log_bytes()
+    owner = write(partitions, 1, version=12)
+    await harness.committer.drain()
+    assert error(owner) == 0
+
+
+async def test_a_parked_write_is_verified_under_its_own_name(harness: Harness, partitions: Any) -> None:
+    """The answer to the owner's question says nothing of a stranger's write of the same producer id and epoch, in
+    whichever order they came."""
+    owner = write(partitions, 0, version=12, value=b"the owner's")
+    stranger = call(
+        partitions, batch(producer_id=7, epoch=0, sequence=1, transactional=True, value=b"a stranger's"),
+        transactional_id="mine", version=12)
+    harness.verify(serial=1)
+    assert [question.transactional_id for question in harness.questions] == ["mine"]
+    harness.verify(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    await harness.committer.drain()
+    assert (error(owner), error(stranger)) == (0, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    assert b"a stranger's" not in harness.log_bytes()
+
+
+async def test_a_stranger_s_refusal_is_not_the_owner_s(harness: Harness, partitions: Any) -> None:
+    stranger = call(
+        partitions, batch(producer_id=7, epoch=0, sequence=0, transactional=True, value=b"a stranger's"),
+        transactional_id="mine", version=12)
+    owner = write(partitions, 0, version=12, value=b"the owner's")
+    harness.verify(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    harness.verify(serial=1)
+    await harness.committer.drain()
+    assert (error(stranger), error(owner)) == (ErrorCode.INVALID_PRODUCER_ID_MAPPING, 0)

@@ -286,12 +286,18 @@ class Verification(Generic[Write]):
         )
 
     def _take_first_epoch(self, queue: _Queue[Write]) -> list[_Parked[Write]]:
-        """The parked writes that the answer is about. Writes of a later epoch have a question of their own."""
-        epoch = queue.writes[0].header.producer_epoch
+        """The parked writes that the answer is about. Writes of a later epoch, and transactional ones under another
+        transactional id, have a question of their own."""
+        first = queue.writes[0]
         taken = []
-        while queue.writes and queue.writes[0].header.producer_epoch == epoch:
+        while queue.writes and _are_of_one_transaction(first, queue.writes[0]):
             taken.append(queue.writes.popleft())
         return taken
+
+
+def _are_of_one_transaction(first: _Parked[Write], other: _Parked[Write]) -> bool:
+    return first.header.producer_epoch == other.header.producer_epoch and (
+        first.transactional_id == other.transactional_id or not other.header.attributes & TRANSACTIONAL)
 
 
 def _ended(parked: _Parked[Write], marker: Marker) -> Refusal:
