@@ -7,7 +7,7 @@ new (`SessionPoll`, `hapax.core.fetch_sessions`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from hapax.broker.followers import diverging
@@ -39,6 +39,7 @@ from hapax.kafka.api.fetch import (
     FetchResult,
     encode_response,
     failed,
+    without,
 )
 from hapax.kafka.table import DEFERRED, CloseConnection, RequestContext
 from hapax.log.reading import Cold
@@ -105,12 +106,14 @@ class FetchService:
             return encode_response(ctx.api_version, FetchResult(refusal.code, NO_SESSION, []))
         return SessionPoll(self, ctx, request, session).start()
 
-    def may_continue(self, session_id: int, rights: object, may_read: Callable[[str | bytes], bool]) -> bool:
+    def may_continue(self, session_id: int, rights: object, may_read: Callable[[str | bytes], bool | None]) -> bool:
         session = self.sessions.sessions.get(session_id)
         if session is not None and session.approved_for is not rights:
-            if not all(may_read(topic) for topic in dict.fromkeys(topic for topic, _ in session.partitions)):
+            verdicts = {may_read(topic) for topic in dict.fromkeys(topic for topic, _ in session.partitions)}
+            if False in verdicts:
                 return False
-            session.approved_for = rights
+            if None not in verdicts:  # else a topic that comes to be known would be read without a right
+                session.approved_for = rights
         return True
 
     def overlooked(self, partition: SessionPartition[FetchPartition]) -> bool:
@@ -315,6 +318,11 @@ class Poll:
         if self._ctx.closed:
             self._end()
             return
+        unreadable = self._request.unreadable
+        if unreadable is not None and (hidden := unreadable(partition.topic for partition in self._asked())):
+            self._lose(hidden)
+            if self._done:
+                return
         try:
             answer = self._attempt()
         except Exception as error:  # nothing else would ever answer this request
@@ -324,6 +332,14 @@ class Poll:
         if answer is not None:
             self._end()
             self._ctx.respond(answer)
+
+    def _lose(self, hidden: Collection[str | bytes]) -> None:
+        """The client may no longer read these topics: they are refused, and the request is answered at once."""
+        before = len(self._request.refused)
+        self._request = without(self._request, hidden)
+        for answer in self._request.refused[before:]:
+            self._ctx.api.failed(answer.error)
+        self._expired = True
 
     def _unwait(self) -> None:
         for replica in self._replicas:
@@ -405,6 +421,14 @@ class SessionPoll(Poll):
             self._end()
             self._ctx.respond(encode_response(
                 self._ctx.api_version, FetchResult(ErrorCode.INVALID_FETCH_SESSION_EPOCH, NO_SESSION, [])))
+
+    def _lose(self, hidden: Collection[str | bytes]) -> None:
+        """The session ends, as at the client's next request."""
+        self._end()
+        self._service.sessions.close(self._session.id)
+        self._ctx.api.failed(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        self._ctx.respond(encode_response(
+            self._ctx.api_version, FetchResult(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, NO_SESSION, [])))
 
     def _end(self) -> None:
         super()._end()

@@ -483,3 +483,70 @@ async def test_a_session_goes_on_for_those_alone_who_may_read_all_of_it(harness:
     assert not service.may_continue(client.id, later, may(False)), "the rights have changed"
     assert service.may_continue(client.id + 1, theirs, may(False)), "no session: the fetch itself says so"
     client.now()
+
+
+# --- rights that end or are not known yet -----------------------------------------------------------------------------
+
+
+def denied(answer: Any) -> dict[int, int]:
+    return {index: partition.error_code for index, partition in parts(answer).items()}
+
+
+class Rights:
+    """What `fetch.FetchRequest.unreadable` answers."""
+
+    def __init__(self) -> None:
+        self.hidden: dict[str | bytes, None] = {}
+
+    def unreadable(self, topics: Any) -> dict[str | bytes, None]:
+        return {topic: None for topic in topics if topic in self.hidden}
+
+
+def asked(rights: Rights, *topics: str | bytes, session_epoch: int) -> FetchRequest:
+    return FetchRequest(
+        -1, 60_000, 1, 1 << 20, False, 0, session_epoch,
+        [FetchPartition(topic, 0, 0, 1 << 20, -1, -1) for topic in topics], [], unreadable=rights.unreadable)
+
+
+@pytest.mark.parametrize("session_epoch", [0, -1])
+async def test_a_fetch_that_waits_gets_nothing_after_its_right_has_ended(harness: Harness, session_epoch: int) -> None:
+    """It may wait for half a minute, and a client may have many. What is released is judged again (rule 24)."""
+    reader, rights, context = Reader(harness), Rights(), Context()
+    assert reader.service.fetch(context, asked(rights, "t", session_epoch=session_epoch)) is DEFERRED  # type: ignore[arg-type]
+    rights.hidden = {"t": None}
+    await harness.produced(batch(value=b"not for you"))
+    async with asyncio.timeout(10):
+        answer = decoded(await context.answer)
+    if session_epoch == 0:
+        assert (answer.error_code, parts(answer)) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, {})
+    else:
+        assert denied(answer) == {0: ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    assert not reader.service.waiting and not reader.service.sessions.sessions
+
+
+async def test_a_session_that_waits_ends_with_its_right(harness: Harness) -> None:
+    reader, rights = Reader(harness), Rights()
+    client = Client(reader)
+    client.now({0: 0})
+    context = Context()
+    context.connection = SimpleNamespace(peer="test", serial=1)
+    request = asked(rights, session_epoch=client.epoch)._replace(session_id=client.id)
+    assert reader.service.fetch(context, request) is DEFERRED  # type: ignore[arg-type]
+    rights.hidden = {"t": None}
+    await harness.produced(batch())
+    async with asyncio.timeout(10):
+        assert decoded(await context.answer).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert not reader.service.waiting and not reader.service.sessions.sessions
+
+
+async def test_a_topic_that_is_not_known_yet_is_judged_when_it_is(harness: Harness) -> None:
+    """A broker's image may lag. Whoever knows the id of a topic that he may not read could name it too early, and the
+    session that was approved then would read it for ever."""
+    reader = Reader(harness)
+    client = Client(reader)
+    client.now({0: 0})
+    rights = object()
+    assert reader.service.may_continue(client.id, rights, lambda topic: None)
+    assert not reader.service.may_continue(client.id, rights, lambda topic: False)
+    assert reader.service.may_continue(client.id, rights, lambda topic: True)
+    assert reader.service.may_continue(client.id, rights, lambda topic: False), "remembered for these rights"

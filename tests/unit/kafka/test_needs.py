@@ -339,6 +339,32 @@ async def test_what_a_client_may_not_read_keeps_it_out_of_sessions_until_it_may(
     assert guarded.called[1][1].session_epoch == 0
 
 
+async def test_a_request_of_many_partitions_is_judged_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may send it: were each partition compared with all refused ones, it would hold the loop for seconds."""
+    compared = 0
+
+    class Counting(fetch.FetchPartition):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return tuple.__eq__(self, other)  # type: ignore[arg-type]
+
+        __hash__ = tuple.__hash__
+
+    monkeypatch.setattr(fetch, "FetchPartition", Counting)
+    guarded = Guarded(acls="allow alice read topic mine")
+    request = read("mine", SECRET)
+    one = messages.FetchRequest.FetchTopic.FetchPartition
+    request.topics[1].partitions = [
+        one(partition=index, current_leader_epoch=-1, fetch_offset=0, last_fetched_epoch=-1, log_start_offset=-1,
+            partition_max_bytes=1000) for index in range(5_000)]
+    answer = guarded.send("Fetch", 12, request)
+    assert [code for _, code in fetched(answer)] == [0, *[29] * 5_000]
+    assert compared <= 5_001
+
+
 async def test_a_session_cannot_take_in_what_its_client_may_not_read() -> None:
     guarded = Guarded(acls="allow alice read topic mine")
     answer = guarded.send("Fetch", 12, read(SECRET, session=(5, 3)))

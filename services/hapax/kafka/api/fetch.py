@@ -8,11 +8,13 @@ byte for byte, in every version.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from hapax.codec.varint import read_uvarint, uvarint
 from hapax.core.access.resources import CLUSTER_ACTION, CLUSTER_NAME, READ_TOPIC
+from hapax.core.access.rights import Rights
 from hapax.core.errors import ErrorCode
 from hapax.core.fetch_sessions import FULL, SESSIONLESS
 from hapax.core.types import RegistrationEpoch
@@ -64,11 +66,14 @@ _LAST_FIELDS: Final = 1 + len(uvarint(INTERNAL_WRITE_TAG)) + 1 + _PROOF_SIZE + l
 """Size of the proof and of the number of the last answer, with the end of the preceding field."""
 
 
+Topic = str | bytes
+"""Its name; from version 13 on its id (16 bytes)."""
+
+
 class FetchPartition(NamedTuple):
     """A partition in a request."""
 
-    topic: str | bytes
-    """Its name; from version 13 on its id (16 bytes)."""
+    topic: Topic
     partition: int
     offset: int
     max_bytes: int
@@ -101,6 +106,9 @@ class FetchRequest(NamedTuple):
     """From a consumer: where it runs."""
     refused: tuple[FetchedPartition, ...] = ()
     """Answers for partitions that the client may not read, which are no longer among `partitions`."""
+    unreadable: Callable[[Iterable[Topic]], Collection[Topic]] | None = None
+    """Which topics the client may not read by now: a request that waited is judged again (rule 24). None: it may read
+    everything."""
 
 
 class FetchedPartition(NamedTuple):
@@ -135,9 +143,9 @@ class PartitionReader(Protocol):
         """The response as chunks (`encode_response`), or DEFERRED."""
         ...
 
-    def may_continue(self, session_id: int, rights: object, may_read: Callable[[str | bytes], bool]) -> bool:
-        """Whether a client may read every topic of this session. Remembered for the `rights`, which never change. True
-        also where there is no such session."""
+    def may_continue(self, session_id: int, rights: object, may_read: Callable[[Topic], bool | None]) -> bool:
+        """Whether a client may read every topic of this session. Remembered for the `rights`, which never change,
+        unless `may_read` knows no such topic (None): it may become one. True also where there is no such session."""
         ...
 
 
@@ -170,27 +178,49 @@ def _checked(access: Access, reader: PartitionReader, ctx: RequestContext, reque
         access.note_refusal(rights, CLUSTER_ACTION, CLUSTER_NAME, ROW.name)
         return _answered_at_once(ctx, 0, [_no_right(partition) for partition in request.partitions])
 
-    def may_read(topic: str | bytes) -> bool:
-        name = access.name_of_topic(topic) if isinstance(topic, bytes) else topic
-        return name is None or rights.may(READ_TOPIC, name)  # an unknown id is refused by the service
-
-    refused = [partition for partition in request.partitions if not may_read(partition.topic)]
-    for topic in dict.fromkeys(partition.topic for partition in refused):
+    unreadable = partial(_unreadable, access, ctx)
+    hidden = unreadable(partition.topic for partition in request.partitions)
+    for topic in hidden:
         name = access.name_of_topic(topic) if isinstance(topic, bytes) else topic
         access.note_refusal(rights, READ_TOPIC, name or "", ROW.name)
+    request = request._replace(unreadable=unreadable)
     if request.session_epoch not in (FULL, SESSIONLESS):
-        if refused or not reader.may_continue(request.session_id, rights, may_read):
+        if hidden or not reader.may_continue(
+            request.session_id, rights, lambda topic: _may_read(access, rights, topic)
+        ):
             return _answered_at_once(ctx, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
-    elif refused:
-        answers = [_no_right(partition) for partition in refused]
-        if len(refused) == len(request.partitions):
-            return _answered_at_once(ctx, 0, answers)
-        for answer in answers:
+    elif hidden:
+        request = without(request, hidden)
+        for answer in request.refused:
             ctx.api.failed(answer.error)
-        request = request._replace(
-            session_epoch=SESSIONLESS, refused=tuple(answers),
-            partitions=[partition for partition in request.partitions if partition not in refused])
+        if not request.partitions:
+            return encode_response(ctx.api_version, FetchResult(0, 0, request.refused))
+        request = request._replace(session_epoch=SESSIONLESS)
     return reader.fetch(ctx, request)
+
+
+def _may_read(access: Access, rights: Rights, topic: Topic) -> bool | None:
+    """None: this node knows no topic with that id, and has nothing to give of it."""
+    name = access.name_of_topic(topic) if isinstance(topic, bytes) else topic
+    return None if name is None else rights.may(READ_TOPIC, name)
+
+
+def _unreadable(access: Access, ctx: RequestContext, topics: Iterable[Topic]) -> dict[Topic, None]:
+    """Those that the client may not read now, each once."""
+    rights = rights_of(access, ctx)
+    return {topic: None for topic in dict.fromkeys(topics) if _may_read(access, rights, topic) is False}
+
+
+def without(request: FetchRequest, hidden: Collection[Topic]) -> FetchRequest:
+    """The request without topics that its client may not read, for which it has the answers."""
+    kept: list[FetchPartition] = []
+    answers = list(request.refused)
+    for partition in request.partitions:
+        if partition.topic in hidden:
+            answers.append(_no_right(partition))
+        else:
+            kept.append(partition)
+    return request._replace(partitions=kept, refused=tuple(answers))
 
 
 def _no_right(partition: FetchPartition) -> FetchedPartition:

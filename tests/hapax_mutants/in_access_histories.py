@@ -1,0 +1,44 @@
+"""Bugs of rights over time: what waited, what is not known yet, and whose name a write bears."""
+
+# ruff: noqa: E501 (it quotes code that is as long as it is)
+from __future__ import annotations
+
+from hapax_mutants.mutant import Mutant, unit
+
+_PARKED = (unit("broker/test_parked_writes.py"),)
+_SESSIONS = (unit("broker/test_session_fetches.py"),)
+
+MUTANTS = (
+    Mutant(
+        "a write enters another's open transaction under an id of its own", "KIP-98: rights are on transactional ids",
+        "broker/parked_writes.py",
+        "        if self.transactional_ids.get(header.producer_id, transactional_id) != transactional_id:\n",
+        "        if False:\n",
+        _PARKED,
+    ),
+    Mutant(
+        "a write without a transactional id enters an open transaction", "KIP-98: rights are on transactional ids",
+        "broker/replica.py",
+        "            if header.attributes & TRANSACTIONAL:\n                self.parked.check_name(header, transactional_id)\n            now_ms",
+        "            now_ms",
+        _PARKED,
+    ),
+    Mutant(
+        "the answer to one name's question verifies another's write", "rule 24", "core/partition/verification.py",
+        "        first.transactional_id == other.transactional_id or not",
+        "        True or not",
+        _PARKED,
+    ),
+    Mutant(
+        "a fetch that waited is answered although its right has ended", "rule 24", "broker/fetch.py",
+        "        if unreadable is not None and (hidden",
+        "        if False and (hidden",
+        _SESSIONS,
+    ),
+    Mutant(
+        "a topic that a session names too early is read without a right", "docs/security.md", "broker/fetch.py",
+        "            if None not in verdicts:",
+        "            if True:",
+        _SESSIONS,
+    ),
+)
