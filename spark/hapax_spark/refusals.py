@@ -66,7 +66,7 @@ def refusal(
     if error.conflict is Conflict.UNKNOWN_HISTORY or newest is None:
         return _unknown_history(token, newest, cluster_id)
     if error.conflict is Conflict.OTHER_PAST:
-        return _other_past(token, newest)
+        return _other_past(token, newest) if token.value > newest.number else _unknown_past(token, newest)
     if error.conflict is Conflict.OTHER_WORK:
         compared = next((kind for kind in kinds if kind in newest.fingerprints), None)
         if compared is None:
@@ -111,6 +111,20 @@ def _other_past(token: Token, newest: LastToken) -> CheckpointError:
         f"the checkpoint that committed {_named(newest)}, or a new checkpointLocation with startingOffsets after that "
         f"batch and continueFrom={_commit(newest)}. If you know that no record is missing, set "
         "allowUnknownHistory=true to continue"
+    )
+
+
+def _unknown_past(token: Token, newest: LastToken) -> CheckpointError:
+    before = token.value - 1
+    kind = "version" if token.is_version else "batch"
+    return CheckpointError(
+        f"This is {token.what}. continueFrom permits to write again from there, but the {kind} {before} before it, as "
+        f"this checkpoint has it, is not among the newest commits here, of which the last is {_named(newest)}. It was "
+        "marked as done without having been committed, files of the checkpoint were modified or mixed with those of a "
+        "copy, or it was committed before the last 100 commits or by a release that did not remember them. Nothing of "
+        f"this batch was written. If {kind} {before} was not committed, its records are missing: delete the files of "
+        f"that batch and of later ones in the checkpoint's folders 'offsets' and 'commits', and start the query again. "
+        f"If you know that no record before this {kind} is missing, set allowUnknownHistory=true for its commit"
     )
 
 

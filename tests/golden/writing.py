@@ -228,7 +228,7 @@ def transaction_records() -> Iterator[KeyValue]:
     yield from transaction_log.encode_record(Tombstone("forgotten", (ProducerId(15),)))
     owned = CommittedToken(
         "q", 9, 250, Serial(4), TimestampMs(T0 + 3), "owner", 3,
-        (Fingerprint("offsets", bytes(range(32))), Fingerprint("records", bytes(16))),
+        (Fingerprint("offsets", bytes(range(32))), Fingerprint("records", bytes(16))), past=bytes(range(64, 80)),
     )  # fmt: skip
     single = CommittedToken("write", 0, 5, Serial(5), TimestampMs(T0 + 4), single_use=True)
     yield _transaction(

@@ -282,6 +282,18 @@ MUTANTS = (
         HISTORIES,
     ),
     Mutant(
+        "an older copy leaves out what was marked as done by hand", "rule 7", "core/transaction/tokens.py",
+        "            _check_past(newest, token, work)\n",
+        "            pass\n",
+        (unit("core/transaction/test_token_identity.py"),),
+    ),
+    Mutant(
+        "the commits before the newest are forgotten", "rule 7", "core/transaction/tokens.py",
+        "    return (newest.past + added)[",
+        "    return added[",
+        (unit("core/transaction/test_token_identity.py"),),
+    ),
+    Mutant(
         "a former driver's abort ends the live one's transaction", "rule 7", "core/transaction/multiwriter.py",
         "        and request.serial in (NO_TRANSACTION, transaction.serial)\n        and _is_live(transaction, request)\n",
         "        and request.serial in (NO_TRANSACTION, transaction.serial)\n",

@@ -43,7 +43,8 @@ class Work(NamedTuple):
     that was committed last, and `followed`: its fingerprints. `fingerprints`: (kind, digest) pairs, equal for equal
     work. The first kind that was also stored with the commit is compared. `continue_from`: (owner, value as the scope
     counts) of the newest commit, to continue after another owner's commit or after a newer one than the owner knows.
-    The owner's value then stands for the value after it. `allow_other_work`: a replay whose fingerprint differs is
+    The owner's value then stands for the value after it. What an older value of the same owner follows has to be among
+    the owner's last 100 commits, by `followed`. `allow_other_work`: a replay whose fingerprint differs is
     confirmed, and not written."""
 
     owner: str

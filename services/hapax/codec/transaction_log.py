@@ -67,7 +67,7 @@ _PREVIOUS_PRODUCER_ID, _NEXT_PRODUCER_ID, _CLIENT_VERSION, _NEXT_PRODUCER_EPOCH 
     _HOLDER, _OUTCOME, _MEMBER_SETS,
 ) = range(10000, 10013)  # fmt: skip
 _SINGLE_USE: Final = 10013
-_RUNS, _TOKEN_OWNERS, _OPEN_TOKEN_OWNER, _TWO_PHASE = range(10014, 10018)
+_RUNS, _TOKEN_OWNERS, _OPEN_TOKEN_OWNER, _TWO_PHASE, _TOKEN_PASTS = range(10014, 10019)
 
 _KEY = struct.Struct(">hh")
 _HEAD = struct.Struct(">hqhib")             # version, producer id, epoch, time-out, status
@@ -254,6 +254,9 @@ def _tagged_fields(transaction: Transaction, topics: _Topics) -> list[tuple[int,
         fields.append((_OPEN_TOKEN_OWNER, _string(owner) + _I64.pack(base) + b"\x00"))
     if transaction.two_phase:
         fields.append((_TWO_PHASE, b"\x01"))
+    if any(token.past for token in lasting):
+        pasts = b"".join([uvarint(len(token.past) + 1) + token.past + b"\x00" for token in lasting])
+        fields.append((_TOKEN_PASTS, uvarint(len(lasting) + 1) + pasts))
     return fields
 
 
@@ -428,7 +431,10 @@ def _transaction(transactional_id: str, reader: _Reader) -> Transaction:
         limit_ms=Millis(limit_ms),
         holder=_read(fields, _HOLDER, _read_holder, None),
         fencing=_read(fields, _FENCING, _read_fencing, None),
-        tokens=_with_owners(_each(fields, _TOKENS, _read_token), _each(fields, _TOKEN_OWNERS, _read_token_owner))
+        tokens=_with_owners(
+            _each(fields, _TOKENS, _read_token), _each(fields, _TOKEN_OWNERS, _read_token_owner),
+            _each(fields, _TOKEN_PASTS, _read_token_past),
+        )
         + tuple([replace(token, single_use=True) for token in _each(fields, _SINGLE_USE, _read_token)]),
         open_token=_with_owner(
             _read(fields, _OPEN_TOKEN, _read_open_token, None), _read(fields, _OPEN_TOKEN_OWNER, _read_owner, ("", 0))
@@ -550,16 +556,25 @@ def _read_token_owner(reader: _Reader) -> _TokenOwner:
     return owner, base, fingerprints
 
 
-def _with_owners(tokens: tuple[CommittedToken, ...], owners: tuple[_TokenOwner, ...]) -> tuple[CommittedToken, ...]:
-    """Adds the owners to the tokens. A record of an earlier version has none."""
-    if not owners:
-        return tokens
-    if len(owners) != len(tokens):
-        raise ValueError(f"{len(owners)} owners for {len(tokens)} commit tokens")
-    return tuple(
-        replace(token, owner=owner, base=base, fingerprints=fingerprints)
-        for token, (owner, base, fingerprints) in zip(tokens, owners, strict=True)
-    )
+def _read_token_past(reader: _Reader) -> bytes:
+    past = reader.take(max(0, reader.uvarint() - 1))
+    reader.tagged()
+    return past
+
+
+def _with_owners(
+    tokens: tuple[CommittedToken, ...], owners: tuple[_TokenOwner, ...], pasts: tuple[bytes, ...]
+) -> tuple[CommittedToken, ...]:
+    """Adds the owners and their pasts to the tokens. A record of an earlier version has none."""
+    for what, added in (("owners", owners), ("pasts", pasts)):
+        if added and len(added) != len(tokens):
+            raise ValueError(f"{len(added)} {what} for {len(tokens)} commit tokens")
+    if owners:
+        tokens = tuple([
+            replace(token, owner=owner, base=base, fingerprints=fingerprints)
+            for token, (owner, base, fingerprints) in zip(tokens, owners, strict=True)
+        ])
+    return tuple([replace(token, past=past) for token, past in zip(tokens, pasts, strict=True)]) if pasts else tokens
 
 
 def _read_fingerprint(reader: _Reader) -> Fingerprint:

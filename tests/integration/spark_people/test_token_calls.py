@@ -205,6 +205,31 @@ def test_a_batch_follows_the_one_that_was_committed(
     assert values(cluster, topics[1]) == [b"a", b"c", b"d"]
 
 
+def test_an_older_checkpoint_goes_on_only_after_a_batch_that_was_committed(
+    cluster: LocalCluster, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    """A person permits to write again from an older copy, in which another batch was marked as done by hand."""
+    driver = Driver(cluster, topics[1], tmp_path / "query", f"query-{uuid.uuid4().hex[:8]}")
+    for batch in range(4):
+        driver.batch(batch, b"%d" % batch)
+    older = shutil.copytree(tmp_path / "query", tmp_path / "older")
+    for batch in (2, 3):
+        (older / "offsets" / str(batch)).unlink()
+    driver.folder, driver.given["checkpointLocation"] = older, str(older)
+    driver.plan(1)
+    driver.plan(2)
+    said = driver.refused(OldCheckpointError, 2, b"second")
+    going_on = {"continueFrom": re.findall(r"continueFrom=(\S+)", said)[0]}
+    said = driver.refused(CheckpointError, 2, b"second", **going_on)
+    assert "the batch 1 before it, as this checkpoint has it, is not among the newest commits here" in said
+    assert "the last is batch 3 (1 records" in said and "delete the files of that batch and of later ones" in said
+    assert values(cluster, topics[1]) == [b"0", b"1", b"2", b"3"]
+    (older / "offsets" / "2").unlink()
+    driver.again(1, b"first", **going_on)
+    driver.batch(2, b"second", **going_on)
+    assert values(cluster, topics[1]) == sorted([b"0", b"1", b"2", b"3", b"first", b"second"])
+
+
 def test_what_was_told_to_be_committed_is_confirmed_or_not_committed(
     drivers: Drivers, cluster: LocalCluster, topics: tuple[str, str]
 ) -> None:

@@ -92,6 +92,31 @@ def test_a_batch_that_is_refused_cannot_be_marked_as_done(
     assert values(cluster, topics[1]) == sorted([*EVERYTHING, *first])
 
 
+def test_what_is_written_again_leaves_out_no_batch_that_was_marked_as_done(
+    query: Query, cluster: LocalCluster, topics: Topics, tmp_path: Path
+) -> None:
+    """A person permits to write again from an older checkpoint. Its first batch, which has newer records, too, was
+    begun, and marked as done by hand."""
+    older = query.copy(tmp_path / "older")
+    first = produce(cluster, topics[0], range(300, 500))
+    query.run()
+    more = produce(cluster, topics[0], range(500, 600))
+    query.put_back(older)
+    query.source["maxOffsetsPerTrigger"] = "1000"
+    going_on = continue_from(query.refused("OldCheckpointError", "This is batch 3", "batch 4 (100 records"))
+    for name in ("{}", ".{}.crc"):
+        shutil.copy(query.checkpoint / "commits" / name.format(2), query.checkpoint / "commits" / name.format(3))
+    last = produce(cluster, topics[0], range(600, 610))
+    query.refused("CheckpointError", "the batch 3 before it", "delete the files of that batch", continueFrom=going_on)
+    assert values(cluster, topics[1]) == sorted([*EVERYTHING, *first]), "nothing is left out, nothing written"
+    for folder in ("offsets", "commits"):
+        for file in (query.checkpoint / folder).iterdir():
+            if file.name.strip(".").removesuffix(".crc") in ("3", "4"):
+                file.unlink()
+    query.run(continueFrom=going_on)
+    assert Counter(values(cluster, topics[1])) == Counter([*EVERYTHING, *first, *first, *more, *last])
+
+
 def test_a_clone_of_a_job_that_writes_elsewhere_is_not_told_that_it_has_written(
     query: Query, spark: SparkSession, cluster: LocalCluster, topics: Topics, tmp_path: Path
 ) -> None:

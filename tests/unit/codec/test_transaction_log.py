@@ -128,6 +128,10 @@ def as_reference(transaction: Transaction) -> bytes:
             ])
             for token in transaction.tokens if not token.single_use
         ]
+    if any(token.past for token in transaction.tokens):
+        fields["token_pasts"] = [
+            made.TokenPast(version=version, past=token.past) for token in transaction.tokens if not token.single_use
+        ]
     if transaction.two_phase:
         fields["two_phase"] = True
     if transaction.runs:
@@ -188,7 +192,8 @@ open_tokens = st.builds(Token, names, int64, st.just(""), st.just(0)) | st.build
 fingerprints = st.builds(Fingerprint, names, st.binary(max_size=32))
 ownerless = st.builds(CommittedToken, names, int64, int64, int64, int64)
 tokens = ownerless | st.builds(
-    CommittedToken, names, int64, int64, int64, int64, names, int64, st.lists(fingerprints, max_size=2).map(tuple)
+    CommittedToken, names, int64, int64, int64, int64, names, int64, st.lists(fingerprints, max_size=2).map(tuple),
+    st.just(False), st.binary(max_size=24),
 )
 single_use = ownerless.map(lambda token: replace(token, single_use=True))
 identities = st.builds(ProducerIdentity, int64, int16)

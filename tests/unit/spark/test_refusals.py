@@ -34,3 +34,14 @@ def test_a_first_batch_that_is_being_aborted_may_be_written_under_another_name(s
     known = IdentityInfo(
         "spark-old", state, 1, 1, 60_000, 1, (), 0, "i", "", "", None, -1, (), None, open_token=opened)
     assert (renamed(token, name, former, known) is not None) == refused
+
+
+def test_an_older_version_that_follows_no_commit_says_which_one_is_missing() -> None:
+    token = Token.for_write(parse({**GIVEN, "txnAppId": "delays", "txnVersion": "3"}), "w")
+    newest = LastToken("delays", 7, 40, 0, token.owner, 5)
+    error = TokenConflictError("unknown", code=0, conflict=Conflict.OTHER_PAST, newest=newest)
+    said = str(refusal(token, error, "the-cluster"))
+    assert said.startswith("This is version 3 of txnAppId=delays. continueFrom permits to write again from there, but ")
+    assert "the version 2 before it" in said and "the last is batch 5 (40 records" in said
+    newer = str(refusal(Token.for_write(parse({**GIVEN, "txnAppId": "delays", "txnVersion": "6"}), "w"), error, "c"))
+    assert "is not the one that was committed under that number" in newer

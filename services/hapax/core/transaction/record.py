@@ -170,6 +170,8 @@ class CommittedToken:
     base: int = 0                   # the value of the owner's number 0
     fingerprints: tuple[Fingerprint, ...] = ()
     single_use: bool = False        # the scope has no second commit: kept for a repeated request, then dropped
+    past: bytes = b""
+    """Of the owner's commits before this one, the newest last: eight bytes each (see `tokens.trace`)."""
 
     @property
     def number(self) -> int:

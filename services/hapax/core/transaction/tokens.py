@@ -10,7 +10,10 @@ only its newest commit, so
   that follows other work with the newest one's number is refused too, because the caller's history differs from the
   commits here;
 - another owner is refused unless it names the commit that it continues after. Then its number 0 is the next value. An
-  owner whose number is higher has its earlier commits elsewhere.
+  owner whose number is higher has its earlier commits elsewhere;
+- the owner itself may name the newest commit, in order to commit an older number again. Work before that number which
+  was never committed would be left out. So the work that the number follows has to be among the owner's commits, of
+  which the newest are remembered by traces (`CommittedToken.past`).
 
 A token without an owner is only a value, and every value up to the newest one counts as committed. The next owner to
 commit takes over tokens from before owners were stored, with the same numbers.
@@ -18,7 +21,9 @@ commit takes over tokens from before owners were stored, with the same numbers.
 
 from __future__ import annotations
 
+import hashlib
 from enum import IntEnum
+from typing import Final
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction.record import CommittedToken, Fingerprint, Token, Transaction
@@ -34,6 +39,11 @@ from hapax.core.transaction.requests import (
 from hapax.core.transaction.steps import Context
 from hapax.core.types import LONGEST_NAME_BYTES
 
+REMEMBERED: Final = 100
+"""Commits before the newest one: as many as Spark keeps batches in a checkpoint.
+Source: spark.sql.streaming.minBatchesToRetain."""
+_TRACE_BYTES: Final = 8
+
 
 class Conflict(IntEnum):
     """The reason why a token is refused. As in `hapax.v1.TokenConflict.Cause`."""
@@ -44,7 +54,7 @@ class Conflict(IntEnum):
     OTHER_COUNT = 4         # the same work, with another number of records
     UNKNOWN_HISTORY = 5     # the commit before it is unknown here
     OTHER_RUN = 6           # another driver of the owner is writing the same commit
-    OTHER_PAST = 7          # the commit before it was of other work here
+    OTHER_PAST = 7          # the commit before it was of other work here, or is none of those remembered
 
 
 class TokenConflict(Refusal):
@@ -101,8 +111,11 @@ def placed(
     if not work.owner:
         return newest
     if continuing:
-        same = value == newest.value and isinstance(request, EndTransaction) and _is_same(newest, work)
-        return newest if same else onward
+        if value == newest.value and isinstance(request, EndTransaction) and _is_same(newest, work):
+            return newest
+        if not request.allow_unknown_history:
+            _check_past(newest, token, work)
+        return onward
     if value < newest.value:
         raise TokenConflict(
             Conflict.OLDER,
@@ -160,6 +173,46 @@ def _check_follows(newest: CommittedToken, token: Token, work: TokenWork) -> Non
         )
 
 
+def _check_past(newest: CommittedToken, token: Token, work: TokenWork) -> None:
+    """Checks that an older number of the newest commit's owner follows work that was committed, too. Where no commit
+    states an end, as the caller does, only the numbers are known."""
+    comparable = newest.past or _agree(newest, work.followed) is not None
+    if work.follows is None or not work.followed or not comparable:
+        return
+    known = newest.past + _traces(newest.number, newest.fingerprints)
+    remembered = {known[at : at + _TRACE_BYTES] for at in range(0, len(known), _TRACE_BYTES)}
+    if not any(trace(work.follows, each) in remembered for each in work.followed):
+        raise TokenConflict(
+            Conflict.OTHER_PAST,
+            f"commit token {token.value} of {token.scope} follows a {work.follows} of {work.owner} that is not among "
+            f"the commits remembered here, the newest of which is {newest.number}",
+            newest,
+        )
+
+
+def trace(number: int, fingerprint: Fingerprint) -> bytes:
+    """What is remembered of a commit by its owner's number and one of its fingerprints: 8 bytes. Two commits have the
+    same trace by chance with a probability of 2^-64."""
+    parts = (b"%d" % number, fingerprint.kind.encode(), fingerprint.digest)
+    hashed = b"".join([len(part).to_bytes(4, "big") + part for part in parts])
+    return hashlib.blake2b(hashed, digest_size=_TRACE_BYTES).digest()
+
+
+def _traces(number: int, fingerprints: tuple[Fingerprint, ...]) -> bytes:
+    return b"".join([trace(number, each) for each in fingerprints])
+
+
+def _past(newest: CommittedToken | None, token: Token, work: TokenWork) -> bytes:
+    """The traces that a commit after `newest` stores: of fingerprints of the kinds by which the owner says what it
+    follows. Another owner's commits are forgotten, because it counts for itself."""
+    if newest is None or not token.owner or newest.owner != token.owner:
+        return b""
+    kinds = {kind for kind, _ in work.followed}
+    followed = next((each for each in newest.fingerprints if each.kind in kinds), None)
+    added = b"" if followed is None else trace(newest.number, followed)
+    return (newest.past + added)[-REMEMBERED * _TRACE_BYTES :]
+
+
 def _gap(token: Token, newest: CommittedToken, work: TokenWork) -> TokenConflict:
     return TokenConflict(
         Conflict.UNKNOWN_HISTORY,
@@ -209,6 +262,7 @@ def committed_now(transaction: Transaction, token: Token, request: EndTransactio
         base=token.base,
         fingerprints=request.work.fingerprints,
         single_use=request.single_use and not token.owner,
+        past=_past(transaction.committed_token(token.scope), token, request.work),
     )
 
 

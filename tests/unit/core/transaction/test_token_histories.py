@@ -167,21 +167,39 @@ class Histories(RuleBasedStateMachine):
         at.committed = min(at.committed, len(at.offsets) - 1)
 
     @precondition(lambda self: self.by == "offsets")
-    @rule(which=st.integers(0, 9), limit=st.integers(1, 3))
-    def skip_the_newest_batch(self, which: int, limit: int) -> None:
-        """It is planned again, refused, and marked as done by hand, so that Spark continues after it. Not where a
-        person has just permitted to write again from an older checkpoint: the next commit is accepted then, whatever it
-        follows (docs/spark.md says so), and nothing here would know of the batch that was left out."""
-        job = self._job(which)
-        newest = self._newest(job.scope)
-        if newest is not None and not job.fresh and job.continue_from == (newest.owner, newest.value):
-            return
-        self.delete_the_newest_batch(which)
-        self.produce(1)
-        self.run_a_batch(which, limit, 1, "before")
+    @rule(which=st.integers(0, 9))
+    def mark_the_newest_batch_as_done(self, which: int) -> None:
+        """By hand, in the commit log, whatever has become of it."""
         at = self._job(which).at
         at.committed = len(at.offsets) - 1
+
+    @precondition(lambda self: self.by == "offsets")
+    @rule(which=st.integers(0, 9), limit=st.integers(1, 3), tasks=st.integers(0, 1))
+    def skip_the_newest_batch(self, which: int, limit: int, tasks: int) -> None:
+        """It is planned again, refused or cut off, and marked as done by hand, so that Spark continues after it."""
+        self.delete_the_newest_batch(which)
         self.produce(1)
+        self.run_a_batch(which, limit, tasks, "before")
+        self.mark_the_newest_batch_as_done(which)
+        self.produce(1)
+        self.run_a_batch(which, limit, 1, "")
+
+    @precondition(lambda self: self.by == "offsets")
+    @rule(which=st.integers(0, 9), limit=st.integers(1, 3), back=st.integers(1, 3), tasks=st.integers(0, 1),
+          first=st.booleans())  # fmt: skip
+    def skip_a_batch_and_write_again(self, which: int, limit: int, back: int, tasks: int, first: bool) -> None:
+        """From an older checkpoint. `first`: permitted before the batch that is left out, else after it."""
+        at = self._job(which).at
+        for _ in range(back):
+            self.delete_the_newest_batch(which)
+        at.committed = len(at.offsets) - 1
+        self.produce(limit)
+        if first:
+            self.write_again_from_an_old_checkpoint(which)
+        self.run_a_batch(which, 2 * limit, tasks, "before")
+        self.mark_the_newest_batch_as_done(which)
+        if not first:
+            self.write_again_from_an_old_checkpoint(which)
         self.run_a_batch(which, limit, 1, "")
 
     @precondition(lambda self: self.by == "offsets")

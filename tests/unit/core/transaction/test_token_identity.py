@@ -11,7 +11,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction.record import Fingerprint, Transaction
 from hapax.core.transaction.requests import CommitName, EndOutcome, TokenWork
 from hapax.core.transaction.tokens import Conflict, TokenConflict
-from unit.core.transaction.driver import Driver, partition, winner
+from unit.core.transaction.driver import ID, Driver, partition, winner
 
 
 def work(owner: str = "query", digest: bytes = b"a", **more: Any) -> TokenWork:
@@ -134,6 +134,104 @@ def test_what_follows_other_work_under_the_newest_number_is_refused() -> None:
     assert committed(driver, 2, knowing, allow_unknown_history=True).outcome is EndOutcome.COMMITTED
     # Where nothing can be compared, the number has to do.
     assert committed(driver, 3, work(follows=2, followed=(Fingerprint("other", b""),))).outcome is EndOutcome.COMMITTED
+
+
+def planned(number: int, start: int, end: int, **more: Any) -> TokenWork:
+    """Batch `number` of the query by Spark's plan: the rows from `start` to `end`."""
+    prints = (Fingerprint("offsets", b"%d to %d" % (start, end)), Fingerprint("end", b"%d" % end))
+    followed = (Fingerprint("end", b"%d" % start),) if number else ()
+    more.setdefault("run", "run-1")
+    return TokenWork("query", follows=number - 1 if number else None, fingerprints=prints, followed=followed, **more)
+
+
+def committed_plans(count: int, driver: Driver | None = None) -> Driver:
+    """Batches of ten rows."""
+    driver = driver or Driver()
+    for number in range(count):
+        assert committed(driver, number, planned(number, number * 10, number * 10 + 10)).outcome is EndOutcome.COMMITTED
+    return driver
+
+
+def test_an_older_copy_goes_on_only_after_a_batch_that_was_committed() -> None:
+    """Batch 2 of the older copy has more rows than the committed one. It was never committed, but marked as done by
+    hand: before a task of it joined, or after, and before or after the person named the newest commit."""
+    going_on = CommitName("query", 4)
+    for joins in (False, True):
+        for named_before in (None, going_on):
+            driver = committed_plans(5)
+            if joins and named_before is None:
+                refused(driver, Conflict.OLDER, 2, planned(2, 20, 60))
+            elif joins:
+                driver.run_join(2, "task", work=planned(2, 20, 60, continue_from=going_on))
+            left_out = planned(3, 60, 70, continue_from=going_on, run="run-2")
+            assert refused(driver, Conflict.OTHER_PAST, 3, left_out).code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            driver.run_end_token(3, False, work=left_out)
+            driver.take_over()
+            refused(driver, Conflict.OTHER_PAST, 3, left_out)
+            # The mark is taken away: Spark runs that batch, and the one after it.
+            assert committed(driver, 2, planned(2, 20, 60, continue_from=going_on)).outcome is EndOutcome.COMMITTED
+            assert committed(driver, 3, left_out).outcome is EndOutcome.COMMITTED
+
+
+def test_who_knows_that_no_record_is_missing_goes_on_after_any_batch() -> None:
+    driver = committed_plans(5)
+    knowing = planned(3, 60, 70, continue_from=CommitName("query", 4))
+    assert committed(driver, 3, knowing, allow_unknown_history=True).outcome is EndOutcome.COMMITTED
+
+
+def test_an_older_copy_may_name_the_newest_commit_again_and_from_elsewhere() -> None:
+    """A crash, an abort, another older copy: what counts is what was committed before the batch."""
+    driver = committed_plans(5)
+    going_on = CommitName("query", 4)
+    driver.run_join(3, "task", work=planned(3, 30, 50, continue_from=going_on))
+    driver.take_over()
+    again = planned(3, 30, 50, continue_from=going_on, run="run-2")
+    driver.run_join(3, "task-2", work=again)
+    driver.run_end_token(3, False, work=again)
+    assert committed(driver, 1, planned(1, 10, 50, continue_from=going_on)).outcome is EndOutcome.COMMITTED
+    # The copy that had progressed goes on over that one: all before its batch is in the output.
+    forth = planned(4, 40, 60, continue_from=CommitName("query", 5))
+    assert refused(driver, Conflict.UNKNOWN_HISTORY, 4, forth).code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    back = planned(1, 10, 20, continue_from=CommitName("query", 5))
+    assert committed(driver, 1, back).outcome is EndOutcome.COMMITTED
+    begun_afresh = planned(0, 0, 10, continue_from=CommitName("query", 6))
+    assert committed(driver, 0, begun_afresh).outcome is EndOutcome.COMMITTED
+
+
+def test_of_the_older_commits_the_newest_hundred_are_known() -> None:
+    """As many batches as Spark keeps in a checkpoint."""
+    driver = committed_plans(103)
+    going_on = CommitName("query", 102)
+    refused(driver, Conflict.OTHER_PAST, 2, planned(2, 20, 30, continue_from=going_on))
+    assert committed(driver, 3, planned(3, 30, 40, continue_from=going_on)).outcome is EndOutcome.COMMITTED
+    token = driver.txn().committed_token("q")
+    assert token is not None and len(token.past) == 800
+
+
+def test_the_older_commits_are_those_of_one_owner() -> None:
+    driver = committed_plans(3)
+    assert committed(driver, 0, work("new", continue_from=CommitName("query", 2))).outcome is EndOutcome.COMMITTED
+    token = driver.txn().committed_token("q")
+    assert token is not None and token.past == b""
+
+
+def test_an_older_copy_is_compared_by_its_number_where_no_commit_says_where_it_ends() -> None:
+    driver = Driver()
+    for number in range(3):
+        committed(driver, number, work(digest=b"%d" % number))
+    copy = planned(1, 15, 20, continue_from=CommitName("query", 2))
+    assert committed(driver, 1, copy).outcome is EndOutcome.COMMITTED
+
+
+def test_a_record_without_older_commits_lets_an_older_copy_go_on_only_knowingly() -> None:
+    """A release that did not store them wrote it."""
+    driver = committed_plans(5)
+    token = driver.txn().committed_token("q")
+    assert token is not None
+    driver.shard.transactions[ID] = replace(driver.txn(), tokens=(replace(token, past=b""),))
+    copy = planned(2, 20, 30, continue_from=CommitName("query", 4))
+    refused(driver, Conflict.OTHER_PAST, 2, copy)
+    assert committed(driver, 2, copy, allow_unknown_history=True).outcome is EndOutcome.COMMITTED
 
 
 def test_a_commit_that_is_not_there_cannot_be_gone_on_from() -> None:
