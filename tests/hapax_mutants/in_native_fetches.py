@@ -14,9 +14,22 @@ REPLICA: Final = "KIP-392: no record is hidden"
 POSITION: Final = "KIP-392: no record twice"
 MACHINE: Final = unit("client/test_fetch_session.py")
 FETCHES: Final = unit("client/test_session_fetches.py")
+FORMER: Final = unit("client/test_former_topics.py")
 REPLICAS: Final = unit("client/test_reading_replicas.py")
 
 MUTANTS = (
+    Mutant(
+        "a node that lags behind brings a former topic back", TWICE, "client/cluster.py",
+        "        if known_id != topic_id and revision < known_at:\n",
+        "        if False:\n",
+        (FORMER,),
+    ),
+    Mutant(
+        "a topic is forgotten with its deletion, and a node that lags behind brings it back", TWICE, "client/cluster.py",
+        "        topic_id = None if answer.error_code else answer.topic_id\n",
+        "        if answer.error_code:\n            self._topic_ids.pop(answer.name, None)\n            return False\n        topic_id = answer.topic_id\n",
+        (FORMER,),
+    ),
     Mutant(
         "a partition that is asked otherwise is not named", TOLD, "client/fetch_session.py",
         "if known.get(partition) != asked}",

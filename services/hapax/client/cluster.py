@@ -33,6 +33,7 @@ from hapax.core.types import TopicPartition
 from hapax.runtime import supervision
 from hapax.runtime.ports import RpcChannel, RpcError
 from hapax.wire import messages
+from hapax.wire.image_revision import image_revision
 from hapax.wire.messages import unknown_tag
 from hapax.wire.peer import Peer, PeerDistrusted, PeerError, PeerUnsupported
 
@@ -78,6 +79,8 @@ class ClusterClient:
         self.controller_id = -1
         self.nodes: dict[int, tuple[str, int]] = {}
         self.topics: dict[str, Topic] = {}
+        self._topic_ids: dict[str, tuple[Any, int]] = {}
+        """Name -> (the topic's id, None if it does not exist; the newest revision at which a node said so)."""
         self.topic_errors: dict[str, int] = {}
         self.transaction_version = 0
         """The finalized level of the feature. 0 and 1 mean version 1."""
@@ -264,8 +267,13 @@ class ClusterClient:
         self.nodes = {b.node_id: (b.host, b.port) for b in response.brokers}
         self.controller_id = response.controller_id
         self.cluster_id = response.cluster_id or self.cluster_id
+        revision = image_revision(response)
         found = {}
         for answer in response.topics:
+            if revision is not None and self._is_outdated(answer, revision):
+                if answer.name in self.topics:
+                    found[answer.name] = self.topics[answer.name]
+                continue
             self.topic_errors[answer.name] = answer.error_code
             if answer.error_code == 0:
                 found[answer.name] = self._merged(answer)
@@ -273,6 +281,18 @@ class ClusterClient:
                 self.topics.pop(answer.name, None)
         self.topics.update(found)
         return found
+
+    def _is_outdated(self, answer: Any, revision: int) -> bool:
+        """Whether a node that lags behind speaks of a former topic of this name, or of the time between the two. A
+        consumer that believed it would read the present topic a second time."""
+        if answer.error_code not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            return False
+        topic_id = None if answer.error_code else answer.topic_id
+        known_id, known_at = self._topic_ids.get(answer.name, (topic_id, revision))
+        if known_id != topic_id and revision < known_at:
+            return True
+        self._topic_ids[answer.name] = topic_id, max(revision, known_at)
+        return False
 
     def _metadata_request(self, names: list[str] | None, create: bool) -> Any:
         Message = messages.MetadataRequest

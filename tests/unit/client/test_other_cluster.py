@@ -29,7 +29,8 @@ class NodeConnection:
         self.network.patience_ms.append(timeout_ms)
         brokers = [SimpleNamespace(node_id=number, host="node", port=9000 + number) for number in (0, 1)]
         return SimpleNamespace(
-            brokers=brokers, controller_id=0, cluster_id=self.network.clusters[self.address], topics=[])
+            brokers=brokers, controller_id=0, cluster_id=self.network.clusters[self.address], topics=[],
+            unknown_tags=None)
 
     def close(self, reason: str = "") -> None:
         self.closed = True

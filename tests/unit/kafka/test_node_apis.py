@@ -22,6 +22,7 @@ from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Chunk, Put
 from hapax.runtime.settings import Settings
 from hapax.wire import messages
+from hapax.wire.image_revision import image_revision
 from hapax.wire.messages import unknown_tag
 from unit.control_world import KEYS, ControlWorld, is_ready, run
 from unit.kafka.samples import REQUESTS, message
@@ -159,6 +160,7 @@ def test_metadata_names_nodes_leaders_and_itself_for_administration() -> None:
                 assert answer.controller_id == 7
             if version >= 2:
                 assert answer.cluster_id == "test"
+            assert image_revision(answer) == (node.view.revision if version >= 9 else None)
             topics = {topic.name: topic for topic in answer.topics}
             assert topics.keys() == {"flights", "__transaction_state", "__consumer_offsets", "__hapax_events"}
             partitions = topics["flights"].partitions

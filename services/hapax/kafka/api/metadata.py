@@ -29,6 +29,7 @@ from hapax.runtime import supervision
 from hapax.runtime.access import Access
 from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import ClusterView, PartitionView, TopicView
+from hapax.wire.image_revision import set_image_revision
 from hapax.wire.messages import MetadataResponse
 
 ROW: Final = ApiRow(
@@ -208,7 +209,7 @@ class MetadataApi:
         listed = [
             (node, *node.address(ctx.listener))
             for node in (*client_nodes(self._view), *self._view.departed_coordinators(LISTED_AFTER_S))]
-        return MetadataResponse(
+        response = MetadataResponse(
             throttle_time_ms=0,
             brokers=[
                 _Broker(node_id=node.node_id, host=host, port=port, rack=node.record.rack or None)
@@ -220,6 +221,8 @@ class MetadataApi:
             authorized_operations=operations_asked(rights, of_cluster, ResourceType.CLUSTER),
             error_code=0,
         )
+        set_image_revision(response, self._view.revision)
+        return response
 
     def _known(self, topic: TopicView) -> Any:
         partitions = self._view.partitions_of(topic.topic_id)
