@@ -252,6 +252,10 @@ class TlsConnection(Connection):
 
     # --- sending ----------------------------------------------------------------------------------------------
 
+    def _flush(self) -> None:
+        if self._cold is None:  # else what is queued waits for the thread, which would read the same piece again
+            super()._flush()
+
     def _send_bytes(self) -> None:
         queue = self._queue
         parts: list[bytes | bytearray | memoryview] = []
@@ -314,7 +318,7 @@ class TlsConnection(Connection):
 
     def _has_read(self, part: Remainder, read: asyncio.Future[bytes]) -> None:
         self._cold = None
-        if self._lost:
+        if self._lost or self._fd < 0:  # the last word is said, and the queue, with the range, is forgotten
             part.release()  # not before: the thread used its descriptor
             return
         error = None if read.cancelled() else read.exception()
@@ -323,7 +327,7 @@ class TlsConnection(Connection):
             self._drop(f"reading a file failed: {error or 'it is shorter than the range to send'}")
             return
         part.advance(len(data))
-        self._queue.insert(0, data)
+        self._queue.insert(self._sealed(), data)
         self._flush()
 
     def _watch_writable(self, on: bool) -> None:
@@ -374,16 +378,20 @@ class TlsConnection(Connection):
         sealed = self._take(0)
         sealed.size = len(sealed.data)
         self._unsent += sealed.size
-        place = 0
-        while place < len(self._queue) and isinstance(self._queue[place], _Sealed):
-            place += 1
-        self._queue.insert(place, sealed)
+        self._queue.insert(self._sealed(), sealed)
         self._files += 1
         if self._unsent > self._high_water and self._accepted and not self._above:
             self._above = True
             self._apply_pause()
         if not self._writer_added:
             self._flush()
+
+    def _sealed(self) -> int:
+        """How many of the queue's first members are encrypted. What is encrypted later comes after them."""
+        place = 0
+        while place < len(self._queue) and isinstance(self._queue[place], _Sealed):
+            place += 1
+        return place
 
     def _finish(self) -> None:
         if self._tls is not None and self._handler is not None and self._fd >= 0:

@@ -356,6 +356,103 @@ def test_what_is_not_in_the_page_cache_is_read_by_a_thread(
     run(scenario)
 
 
+class SlowDisk:
+    """The loop of one connection, whose reads by threads end when the test says so."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.reads: list[tuple[asyncio.Future[bytes], tuple[int, int, int]]] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._loop, name)
+
+    def run_in_executor(self, executor: None, read: object, *where: int) -> asyncio.Future[bytes]:
+        self.reads.append((self._loop.create_future(), where))  # type: ignore[arg-type]
+        return self.reads[-1][0]
+
+    def finish(self) -> None:
+        future, where = self.reads.pop(0)
+        future.set_result(os.pread(*where))
+
+
+def test_a_flush_that_comes_while_a_thread_reads_waits_for_it(
+    run: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer can cause it: TLS 1.2 answers the wish for a renegotiation. A second read of the same piece would send it
+    twice, and bytes behind the range in place of the last ones."""
+    path = tmp_path / "segment"
+    path.write_bytes(os.urandom(600_000))
+
+    def cold(*arguments: object) -> int:
+        raise BlockingIOError
+
+    async def scenario(network: TcpNetwork) -> None:
+        monkeypatch.setattr(tls_connection.os, "preadv", cold)
+        server = await Server(network, certificates("server", NODE)).listen()
+        client = await server.connect(certificates("client", None))
+        accepted = await server.accepted.get()
+        accepted.echoes = False
+        connection = accepted.connection
+        assert isinstance(connection, tls_connection.TlsConnection)
+        disk = connection._loop = SlowDisk(network.loop)  # type: ignore[assignment]
+        with path.open("rb") as file:
+            part = Range(file.fileno(), 0, 300_000)
+            connection.send([b"<", part, b">"])
+            await until(lambda: bool(disk.reads))
+            connection._flush()
+            assert len(disk.reads) == 1
+            while not part.released:
+                if disk.reads:
+                    disk.finish()
+                await asyncio.sleep(0)
+            assert await client.frames.get() == b"<" + path.read_bytes()[:300_000] + b">"
+            assert part.released == 1
+        await server.listener.close()
+
+    run(scenario)
+
+
+def test_a_range_that_a_thread_reads_at_the_last_word_is_released(
+    run: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read ends after the peer's goodbye, and before the loop has closed the connection. A range that is never
+    released keeps its segment, and its descriptor, for ever."""
+    path = tmp_path / "segment"
+    path.write_bytes(os.urandom(1000))
+
+    def cold(*arguments: object) -> int:
+        raise BlockingIOError
+
+    async def scenario(network: TcpNetwork) -> None:
+        monkeypatch.setattr(tls_connection.os, "preadv", cold)
+        server = await Server(network, certificates("server", NODE)).listen()
+        client = await server.connect(certificates("client", None))
+        accepted = await server.accepted.get()
+        accepted.echoes = False
+        connection = accepted.connection
+        assert isinstance(connection, tls_connection.TlsConnection)
+        disk = connection._loop = SlowDisk(network.loop)  # type: ignore[assignment]
+        last_word = tls_connection.TlsConnection._say_last
+
+        def say_last(speaker: tls_connection.TlsConnection) -> None:
+            if speaker is connection:
+                disk.finish()  # its callback comes before the loop's news that the connection is closed
+            last_word(speaker)
+
+        with path.open("rb") as file:
+            part = Range(file.fileno(), 0, 1000)
+            connection.send([part])
+            await until(lambda: bool(disk.reads))
+            monkeypatch.setattr(tls_connection.TlsConnection, "_say_last", say_last)
+            client.connection.close()
+            await accepted.closed
+            await until(lambda: part.released > 0)
+            assert part.released == 1
+        await server.listener.close()
+
+    run(scenario)
+
+
 def test_closing_tells_the_peer_so(run: Callable[..., None]) -> None:
     """A close without TLS's own notice could be anybody's who cuts the connection."""
     async def scenario(network: TcpNetwork) -> None:
