@@ -43,8 +43,8 @@ MUTANTS = (
     ),
     Mutant(
         "a resource that bindings name is open to those they do not name", "allow.everyone.if.no.acl.found", "core/access/index.py",
-        "        return _UNNAMED if policy.allow_without_bindings and not named else _NO_RULE\n",
-        "        return _UNNAMED if policy.allow_without_bindings else _NO_RULE\n",
+        "policy.allow_without_bindings and not named and not literal_only else",
+        "policy.allow_without_bindings and not literal_only else",
         (DECISIONS,),
     ),
     Mutant(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from hapax_mutants.mutant import Mutant, unit
 
 _PARKED = (unit("broker/test_parked_writes.py"),)
+_WIRE = (unit("runtime/test_tls_connection.py"),)
 _SESSIONS = (unit("broker/test_session_fetches.py"),)
 
 MUTANTS = (
@@ -40,5 +41,23 @@ MUTANTS = (
         "            if None not in verdicts:",
         "            if True:",
         _SESSIONS,
+    ),
+    Mutant(
+        "an internal topic that no binding names is open to everybody", "docs/security.md", "core/access/index.py",
+        "policy.allow_without_bindings and not named and not literal_only else",
+        "policy.allow_without_bindings and not named else",
+        (unit("core/access/test_decisions.py"),),
+    ),
+    Mutant(
+        "a piece of a file is read twice", "abuse cases: the wire", "runtime/tls_connection.py",
+        "        if self._cold is None:  # else what is queued",
+        "        if True:  # else what is queued",
+        _WIRE,
+    ),
+    Mutant(
+        "a range that a thread reads at the last word is never released", "abuse cases: the wire", "runtime/tls_connection.py",
+        "        if self._lost or self._fd < 0:",
+        "        if self._lost:",
+        _WIRE,
     ),
 )

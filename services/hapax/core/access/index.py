@@ -134,7 +134,7 @@ class AccessIndex:
                 permitting = binding
         if permitting is not None:
             return Decision(True, permitting, "permitted by a binding")
-        return _UNNAMED if policy.allow_without_bindings and not named else _NO_RULE
+        return _UNNAMED if policy.allow_without_bindings and not named and not literal_only else _NO_RULE
 
     def decide_any(self, policy: Policy, principal: Principal, host: str, action: Action) -> Decision:
         """Whether there may be some resource of the type on which the operation is permitted (KIP-679). A denial counts

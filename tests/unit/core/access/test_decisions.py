@@ -128,6 +128,7 @@ TABLE = [
     Case("its own name does", f"allow alice read topic {INTERNAL}", READ_TOPIC, INTERNAL, True),
     Case("a denial of every name counts for it", f"allow alice read topic {INTERNAL}; deny alice read topic *",
          READ_TOPIC, INTERNAL, False),
+    Case("nor is it open without a binding, if so set", "", READ_TOPIC, INTERNAL, False, policy=OPEN),
     Case("a group may have its name", "allow alice read group *", READ_GROUP, INTERNAL, True),
 ]
 
@@ -219,7 +220,7 @@ def modelled(every: list[Binding], policy: Policy, principal: Principal, host: s
     if any(each.permission is Permission.ALLOW and each.operation in wanted
            and (not internal or (each.name, each.pattern) == (name, Pattern.LITERAL)) for each in mine):
         return True
-    return policy.allow_without_bindings and not naming
+    return policy.allow_without_bindings and not naming and not internal
 
 
 @settings(max_examples=400, deadline=None)
