@@ -6,6 +6,7 @@ from __future__ import annotations
 from hapax_mutants.mutant import Mutant, unit
 
 _PARKED = (unit("broker/test_parked_writes.py"),)
+_PUBLIC = (unit("runtime/test_public_access.py"),)
 _WIRE = (unit("runtime/test_tls_connection.py"),)
 _SESSIONS = (unit("broker/test_session_fetches.py"),)
 
@@ -59,5 +60,17 @@ MUTANTS = (
         "        if self._lost or self._fd < 0:",
         "        if self._lost:",
         _WIRE,
+    ),
+    Mutant(
+        "offsets are deleted without a right to their topics", "docs/security.md", "runtime/public_access.py",
+        "            yield ((READ_TOPIC, name),)\n\n\ndef _shown_group",
+        "            yield ((DELETE_GROUP, request.group_id),)\n\n\ndef _shown_group",
+        _PUBLIC,
+    ),
+    Mutant(
+        "a group's description names hidden topics", "docs/security.md", "runtime/public_access.py",
+        "        _keep(listed, may_describe)\n",
+        "        pass\n",
+        _PUBLIC,
     ),
 )

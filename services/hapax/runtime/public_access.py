@@ -8,6 +8,7 @@ already: who takes it over fences its holder there.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from hapax.core.access.resources import (
@@ -47,6 +48,8 @@ class Call(NamedTuple):
     names_lease: bool = False
     action: Action = WRITE_TOPIC
     """On the topics of the lease that the request names."""
+    shown: Callable[[bytes, Callable[[str], bool]], bytes] | None = None
+    """Takes the topics that the caller may not describe out of the answer."""
 
 
 _TXN: Final = "/hapax.v1.Transactions/"
@@ -101,13 +104,42 @@ def _deleting(request: cluster_admin_pb2.DeleteTopicsRequest, access: Access) ->
     return [((DELETE_TOPIC, name),) for name in names if name is not None]
 
 
+def _deleting_offsets(request: groups_pb2.DeleteOffsetsRequest, access: Access) -> Needed:
+    """As OffsetDelete; all of a group's, as DeleteGroups."""
+    yield ((DELETE_GROUP, request.group_id),)
+    if not request.all:
+        for name in dict.fromkeys(each.topic for each in request.partitions):
+            yield ((READ_TOPIC, name),)
+
+
+def _shown_group(answer: bytes, may_describe: Callable[[str], bool]) -> bytes:
+    group = groups_pb2.DescribeGroupResponse.FromString(answer)
+    for listed in (group.offsets, *(member.assigned for member in group.described)):
+        _keep(listed, may_describe)
+    return group.SerializeToString()
+
+
+def _shown_transaction(answer: bytes, may_describe: Callable[[str], bool]) -> bytes:
+    transaction = transactions_pb2.DescribeTransactionalIdResponse.FromString(answer)
+    _keep(transaction.partitions, may_describe)
+    return transaction.SerializeToString()
+
+
+def _keep(listed: Any, may_describe: Callable[[str], bool]) -> None:
+    """Of entries that name a topic."""
+    kept = [each for each in listed if may_describe(each.topic)]
+    if len(kept) < len(listed):
+        del listed[:]
+        listed.extend(kept)
+
+
 CALLS: Final[Mapping[str, Call]] = {
     _TXN + "JoinTransaction": Call(transactions_pb2.JoinTransactionRequest, _joining),
     _TXN + "RenewTransaction": Call(transactions_pb2.RenewTransactionRequest, _id(WRITE_TRANSACTIONAL_ID)),
     _TXN + "EndTransaction": Call(transactions_pb2.EndTransactionRequest, _id(WRITE_TRANSACTIONAL_ID)),
     _TXN + "GetCommitToken": Call(transactions_pb2.GetCommitTokenRequest, _id(WRITE_TRANSACTIONAL_ID)),
     _TXN + "DescribeTransactionalId": Call(
-        transactions_pb2.DescribeTransactionalIdRequest, _id(DESCRIBE_TRANSACTIONAL_ID)),
+        transactions_pb2.DescribeTransactionalIdRequest, _id(DESCRIBE_TRANSACTIONAL_ID), shown=_shown_transaction),
     _TXN + "EnsureTransactionalId": Call(transactions_pb2.EnsureTransactionalIdRequest, _id(WRITE_TRANSACTIONAL_ID)),
     _TXN + "FenceProducer": Call(transactions_pb2.FenceProducerRequest, _cluster(ALTER_CLUSTER)),
     _TXN + "CommitPrepared": Call(transactions_pb2.CommitPreparedRequest, _cluster(ALTER_CLUSTER)),
@@ -121,8 +153,8 @@ CALLS: Final[Mapping[str, Call]] = {
     _PARTITIONS + "DescribeReplicas": Call(partitions_pb2.DescribeReplicasRequest, _cluster(DESCRIBE_CLUSTER)),
     _PARTITIONS + "DescribeOffsets": Call(partitions_pb2.DescribeOffsetsRequest, _topic_ids(DESCRIBE_TOPIC)),
     _GROUPS + "ListGroups": Call(groups_pb2.ListGroupsRequest, _cluster(DESCRIBE_CLUSTER)),
-    _GROUPS + "DescribeGroup": Call(groups_pb2.DescribeGroupRequest, _group(DESCRIBE_GROUP)),
-    _GROUPS + "DeleteOffsets": Call(groups_pb2.DeleteOffsetsRequest, _group(DELETE_GROUP)),
+    _GROUPS + "DescribeGroup": Call(groups_pb2.DescribeGroupRequest, _group(DESCRIBE_GROUP), shown=_shown_group),
+    _GROUPS + "DeleteOffsets": Call(groups_pb2.DeleteOffsetsRequest, _deleting_offsets),
     "/hapax.v1.Shards/DescribeShards": Call(groups_pb2.DescribeShardsRequest, _cluster(DESCRIBE_CLUSTER)),
     _ADMIN + "CreateTopics": Call(cluster_admin_pb2.CreateTopicsRequest, _creating),
     _ADMIN + "DeleteTopics": Call(cluster_admin_pb2.DeleteTopicsRequest, _deleting),
@@ -167,6 +199,7 @@ def _guarded(
                 action, name = alternatives[-1]
                 access.note_refusal(rights, action, name, method.rpartition("/")[2])
                 raise RpcError("PERMISSION_DENIED", f"the call needs {action} {name!r}")
-        return await handler(payload, peer)
+        answer = await handler(payload, peer)
+        return answer if call.shown is None else call.shown(answer, partial(rights.may, DESCRIBE_TOPIC))
 
     return handle

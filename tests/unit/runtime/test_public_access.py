@@ -9,7 +9,7 @@ import pytest
 
 from hapax.core.access.index import Policy
 from hapax.core.access.principals import ANONYMOUS, user
-from hapax.rpc.gen.hapax.v1 import lease_pb2, partitions_pb2, transactions_pb2
+from hapax.rpc.gen.hapax.v1 import groups_pb2, lease_pb2, partitions_pb2, transactions_pb2
 from hapax.runtime.access import Access
 from hapax.runtime.ports import RpcError, RpcPeer
 from hapax.runtime.public_access import CALLS, guarded_calls
@@ -118,6 +118,42 @@ async def test_a_member_needs_the_partition_that_it_registers() -> None:
     handlers = Handlers("allow * write transactional_id x")
     with pytest.raises(RpcError, match="Write Topic"):
         await handlers.guarded[method](request.SerializeToString(), ALICE)
+
+
+async def test_offsets_are_deleted_by_those_who_may_read_their_topics() -> None:
+    """As in the Kafka call. All of a group's go with a right to the group, as where the group is deleted."""
+    method = "/hapax.v1.Groups/DeleteOffsets"
+    named = groups_pb2.DeleteOffsetsRequest(group_id="g", partitions=[groups_pb2.OffsetName(topic=SECRET)])
+    handlers = Handlers("allow * delete group g")
+    with pytest.raises(RpcError, match=SECRET):
+        await handlers.guarded[method](named.SerializeToString(), ALICE)
+    await handlers.guarded[method](
+        groups_pb2.DeleteOffsetsRequest(group_id="g", all=True).SerializeToString(), ALICE)
+    await Handlers(f"allow * delete group g; allow * read topic {SECRET}").guarded[method](
+        named.SerializeToString(), ALICE)
+
+
+async def test_a_description_shows_no_hidden_topic() -> None:
+    group = groups_pb2.DescribeGroupResponse(
+        offsets=[groups_pb2.GroupOffset(topic=name, offset=5) for name in ("mine", SECRET)],
+        described=[groups_pb2.GroupMember(
+            member_id="m", assigned=[groups_pb2.OffsetName(topic=name) for name in ("mine", SECRET)])])
+    transaction = transactions_pb2.DescribeTransactionalIdResponse(
+        state="Ongoing", partitions=[lease_pb2.Partition(topic=name) for name in ("mine", SECRET)])
+    rights = access("allow * describe group *; allow * describe transactional_id *; allow * read topic mine")
+
+    async def described(method: str, answer: Any) -> Any:
+        async def handle(payload: bytes, peer: RpcPeer) -> bytes:
+            return bytes(answer.SerializeToString())
+
+        guarded = guarded_calls(rights, {method: handle})
+        return type(answer).FromString(await guarded[method](naming(method).SerializeToString(), ALICE))
+
+    shown = await described("/hapax.v1.Groups/DescribeGroup", group)
+    assert [each.topic for each in shown.offsets] == ["mine"]
+    assert [[each.topic for each in member.assigned] for member in shown.described] == [["mine"]]
+    shown = await described("/hapax.v1.Transactions/DescribeTransactionalId", transaction)
+    assert (shown.state, [each.topic for each in shown.partitions]) == ("Ongoing", ["mine"])
 
 
 async def test_the_host_and_the_principal_are_the_callers() -> None:
