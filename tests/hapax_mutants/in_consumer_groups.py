@@ -30,6 +30,19 @@ MUTANTS = (
         (unit("coordinator/test_offsets.py"),),
     ),
     Mutant(
+        "offsets of a member that joins while they are deleted on request go as well", "at least once",
+        "coordinator/groups.py",
+        "            decided = decide([each.partition for each in part])\n",
+        "            decided = part\n",
+        (unit("coordinator/test_offsets.py"),),
+    ),
+    Mutant(
+        "a group is gone before its last offsets are", "a removed group leaves nothing", "core/group/memberships.py",
+        "        if slot.removing:\n            return self._remove_next(slot)\n",
+        "        slot.removing.clear()\n",
+        (unit("core/group/test_memberships.py"),),
+    ),
+    Mutant(
         "a late list over an older connection confirms a revocation", "one owner", "core/group/newest_connections.py",
         "        return connection < self._newest",
         "        return connection < 0 * self._newest",

@@ -9,7 +9,7 @@ being appended do not expire.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
@@ -33,6 +33,7 @@ from hapax.core.group.offsets import (
     OffsetsMarker,
     TxnOffsetCommit,
 )
+from hapax.core.group.removals import parts
 from hapax.core.group.values import Answer, RemovalAnswer, Request
 from hapax.core.transaction.connection_fencing import ConnectionFencing
 from hapax.core.types import (
@@ -52,11 +53,6 @@ from hapax.runtime import supervision, telemetry
 from hapax.runtime.group_limits import LimitsOfGroups
 
 log = telemetry.logger("groups")
-
-TOMBSTONES_PER_APPEND: Final = 1_000
-TOMBSTONE_BYTES_PER_APPEND: Final = 256 * 1024
-"""Limits of one append that removes offsets, in records and in bytes of their keys. Other appends of the shard pass
-between two of them."""
 
 Codes = Sequence[ErrorCode]
 
@@ -187,8 +183,7 @@ class OffsetsShard(Shard):
         self.check_serving()
         async with self._confirming_refusals():
             tombstones = self.machine.decide_removal(group, partitions)
-        await self._deleted(group, tombstones)
-        return len(tombstones)
+        return await self._delete(group, tombstones, lambda chosen: self.machine.decide_removal(group, chosen))
 
     async def _delete_with_offsets(self, group: str) -> int:
         self.check_serving()
@@ -206,15 +201,34 @@ class OffsetsShard(Shard):
         self.check_serving()
         async with self._confirming_refusals():
             tombstones, codes = self.machine.decide_offsets_deletion(group, partitions)
-        await self._deleted(group, tombstones)
-        return codes
+        answered = dict(zip(partitions, codes, strict=True))
 
-    async def _deleted(self, group: str, tombstones: Sequence[OffsetRecord]) -> None:
-        if tombstones:
-            await self._persist(tombstones)
-            log.info("offsets deleted on request", shard=self.shard, group=group, offsets=len(tombstones))
+        def decide(chosen: Sequence[TopicPartition]) -> Sequence[OffsetRecord]:
+            decided, codes = self.machine.decide_offsets_deletion(group, chosen)
+            answered.update(zip(chosen, codes, strict=True))
+            return decided
+
+        await self._delete(group, tombstones, decide)
+        return [answered[each] for each in partitions]
+
+    async def _delete(
+        self, group: str, tombstones: Sequence[OffsetRecord],
+        decide: Callable[[Sequence[TopicPartition]], Sequence[OffsetRecord]],
+    ) -> int:
+        """Returns the number of deleted offsets. Each append is decided once the last is replayed, because the group
+        may have members by now: their offsets stay."""
+        deleted = 0
+        for part in parts(tombstones):
+            self.check_serving()
+            decided = decide([each.partition for each in part])
+            if decided:
+                await self._persist(decided)
+            deleted += len(decided)
+        if deleted:
+            log.info("offsets deleted on request", shard=self.shard, group=group, offsets=deleted)
         else:
             await self.confirm()
+        return deleted
 
     @asynccontextmanager
     async def _confirming_refusals(self) -> AsyncIterator[None]:
@@ -420,7 +434,7 @@ class OffsetsShard(Shard):
         tombstones = decide(None)
         if tombstones:
             log.info("offsets are removed", shard=self.shard, offsets=len(tombstones))
-            first, *others = _parts(tombstones)
+            first, *others = parts(tombstones)
             supervision.once(self._remove_others(self._persist(first), others, decide), "offsets-removal", self.shard)
 
     async def _remove_others(
@@ -445,19 +459,6 @@ class OffsetsShard(Shard):
 
     def _now(self) -> TimestampMs:
         return TimestampMs(self.resources.clock.now_ms())
-
-
-def _parts(tombstones: Sequence[OffsetRecord]) -> Iterator[list[OffsetRecord]]:
-    part: list[OffsetRecord] = []
-    size = 0
-    for record in tombstones:
-        part.append(record)
-        size += len(encode_key(record))
-        if len(part) >= TOMBSTONES_PER_APPEND or size >= TOMBSTONE_BYTES_PER_APPEND:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
 
 
 def _refused_commit(code: ErrorCode) -> ErrorCode:

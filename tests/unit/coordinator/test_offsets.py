@@ -7,9 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from hapax.coordinator import groups
 from hapax.coordinator.log_writer import Unit
 from hapax.core.errors import ErrorCode
+from hapax.core.group import removals
+from hapax.core.group.values import Answer, ConsumerGroupHeartbeat, ConsumerHeartbeatAnswer
+from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.wire import messages
 from hapax.wire.peer import PeerError
 from unit.coordinator.coordinator_world import OFFSETS_TOPIC, CoordinatorWorld, run, shard_of
@@ -233,7 +235,7 @@ def test_a_topic_named_by_an_id_that_does_not_exist() -> None:
 @pytest.mark.parametrize("of_bytes", [False, True])
 def test_offsets_are_removed_in_several_appends(monkeypatch: pytest.MonkeyPatch, of_bytes: bool) -> None:
     """Each is decided after the former one is replayed, so an offset that was committed again stays."""
-    monkeypatch.setattr(groups, "TOMBSTONE_BYTES_PER_APPEND" if of_bytes else "TOMBSTONES_PER_APPEND", 2)
+    monkeypatch.setattr(removals, "TOMBSTONE_BYTES_PER_APPEND" if of_bytes else "TOMBSTONES_PER_APPEND", 2)
 
     async def scenario(world: CoordinatorWorld) -> None:
         await world.start(("t", 5))
@@ -257,7 +259,7 @@ def test_offsets_are_removed_in_several_appends(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_an_offset_that_is_committed_again_while_others_expire_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "TOMBSTONES_PER_APPEND", 1)
+    monkeypatch.setattr(removals, "TOMBSTONES_PER_APPEND", 1)
 
     async def scenario(world: CoordinatorWorld) -> None:
         await world.start(("t", 3))
@@ -280,3 +282,64 @@ def test_an_offset_that_is_committed_again_while_others_expire_stays(monkeypatch
         assert await world.committed(GROUP, "t", 2) == (20, 0)
 
     run(scenario, settings=("offsets.retention.minutes=1", "offsets.retention.check.interval.ms=1000"))
+
+
+@pytest.mark.parametrize("how", ["DeleteGroups", "OffsetDelete", "some"])
+def test_offsets_are_deleted_on_request_in_several_appends(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """One append for a group with the offsets of 15,000 partitions would be refused as too large."""
+    monkeypatch.setattr(removals, "TOMBSTONES_PER_APPEND", 2)
+
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 5))
+        for partition in range(5):
+            assert await world.commit_offset(GROUP, "t", partition, 10) == 0
+        shard = world.coordinator(world.owner_of_group(GROUP)).shards.group_shard(GROUP)
+        sizes: list[int] = []
+        append = shard.append
+
+        def appended(unit: Unit) -> None:
+            sizes.append(len(unit.records))
+            append(unit)
+
+        monkeypatch.setattr(shard, "append", appended)
+        every = [TopicPartition("t", PartitionIndex(partition)) for partition in range(5)]
+        if how == "DeleteGroups":
+            assert await shard.delete_group(GROUP) is ErrorCode.NONE
+        elif how == "OffsetDelete":
+            assert await shard.delete_group_offsets(GROUP, every) == [ErrorCode.NONE] * 5
+        else:
+            assert await shard.delete_offsets(GROUP, every) == 5
+        assert not shard.machine.has_offsets(GROUP) and sizes == [2, 2, 1]
+
+    run(scenario)
+
+
+def test_offsets_of_a_member_that_joins_while_others_are_deleted_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removals, "TOMBSTONES_PER_APPEND", 1)
+
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 3))
+        for partition in range(3):
+            assert await world.commit_offset(GROUP, "t", partition, 10) == 0
+        shard = world.coordinator(world.owner_of_group(GROUP)).shards.group_shard(GROUP)
+        append = shard.append
+        found: list[asyncio.Future[Answer]] = []
+        heartbeat = ConsumerGroupHeartbeat(
+            1, GROUP, "m", 0, None, None, 60_000, ("t",), None, None, (), "c", "/h", "uuid")
+
+        def appended(unit: Unit) -> None:
+            append(unit)
+            if not found:  # the first tombstone
+                found.append(asyncio.ensure_future(shard.ask(heartbeat)))
+
+        monkeypatch.setattr(shard, "append", appended)
+        every = [TopicPartition("t", PartitionIndex(partition)) for partition in range(3)]
+        codes = await shard.delete_group_offsets(GROUP, every)
+        joined = await found[0]
+        assert isinstance(joined, ConsumerHeartbeatAnswer) and joined.error is ErrorCode.NONE
+        subscribed = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        assert codes in ([ErrorCode.NONE, subscribed, subscribed], [ErrorCode.NONE, ErrorCode.NONE, subscribed])
+        for partition, code in enumerate(codes):
+            assert await world.committed(GROUP, "t", partition) == (10 if code else -1, 0)
+
+    run(scenario)

@@ -146,7 +146,7 @@ class GroupShard(GroupOffsets):
             super().decide_removal(group_id, None)
 
     def delete_group(self, call: CallId, group_id: str, now: Now) -> Outcome:
-        """Deletes an empty group and its offsets in one write. Raises Refusal: 69, 68."""
+        """Deletes an empty group and its offsets. Raises Refusal: 69, 68."""
         if self.memberships.get(group_id) is None and not self.has_offsets(group_id):
             raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
         self._check_empty(group_id)

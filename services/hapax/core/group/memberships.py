@@ -20,6 +20,7 @@ from hapax.core.group.migration import upgraded
 from hapax.core.group.mixed import MixedGroup
 from hapax.core.group.offsets import OffsetRecord
 from hapax.core.group.refusals import APPEND_REFUSALS, refusal
+from hapax.core.group.removals import parts
 from hapax.core.group.values import (
     Answer,
     CallId,
@@ -27,6 +28,7 @@ from hapax.core.group.values import (
     ConsumerGroupHeartbeat,
     ConsumerHeartbeatAnswer,
     GroupEpochRecord,
+    GroupRecord,
     Heartbeat,
     JoinGroup,
     LeaveAnswer,
@@ -62,6 +64,8 @@ class _Slot:
     """Events that arrived while the write was under way."""
     removal: CallId | None = None
     """The call that asked for the write under way, if that removes the group."""
+    removing: deque[tuple[OffsetRecord, ...]] = field(default_factory=deque)
+    """The appends of the removal after the write under way. The last one also removes the group."""
     then: tuple[CallId, Request] | None = None
     """The call to decide once the write under way is stored, if that changes the group's protocol."""
     persisted: bool = False
@@ -118,6 +122,8 @@ class Memberships:
         """Called when the group's write is durable. Replays its records."""
         slot = self._slots[group_id]
         write = self.writing(group_id)
+        if slot.removing:
+            return self._remove_next(slot)
         slot.write = None
         former = slot.group
         outcome = Outcome()
@@ -149,6 +155,7 @@ class Memberships:
         """Called when the group's write is certainly not stored."""
         slot = self._slots[group_id]
         slot.write = None
+        slot.removing.clear()
         successor, slot.successor = slot.successor, None
         outcome = self._removed(slot, code)
         decider = successor or slot.group
@@ -177,13 +184,22 @@ class Memberships:
         return self._run(slot, event, now)
 
     def remove(self, call: CallId, group_id: str, offsets: tuple[OffsetRecord, ...]) -> Outcome:
-        """Removes a group without members, and its offsets. Raises Refusal(COORDINATOR_LOAD_IN_PROGRESS) while a write
-        of the group is under way, because the group may be about to have members."""
+        """Removes a group without members, and its offsets, in one or several writes; its other events wait for the
+        last. If one is refused, the group stays, without the offsets removed before. Raises
+        Refusal(COORDINATOR_LOAD_IN_PROGRESS) while a write of the group is under way, because the group may be about to
+        have members."""
         slot = self._slots.setdefault(group_id, _Slot(group_id))
         if slot.write is not None:
             raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"group {group_id!r} is about to change")
         slot.removal = call
-        return self._began(slot, Outcome(writes=[Write(group_id, (*offsets, *self._tombstones(slot)))]))
+        slot.removing.extend(parts(offsets) if offsets else [()])
+        return self._remove_next(slot)
+
+    def _remove_next(self, slot: _Slot) -> Outcome:
+        records: tuple[GroupRecord, ...] = slot.removing.popleft()
+        if not slot.removing:
+            records = (*records, *self._tombstones(slot))
+        return self._began(slot, Outcome(writes=[Write(slot.group_id, records)]))
 
     def remove_vacant(self, has_offsets: Callable[[str], bool]) -> Outcome:
         """Removes the groups that have neither members nor offsets."""

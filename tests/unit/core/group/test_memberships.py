@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.group import removals
 from hapax.core.group.classic import ClassicGroup
 from hapax.core.group.consumer import ConsumerGroup
 from hapax.core.group.machine import GroupShard
@@ -251,6 +252,41 @@ def test_a_group_is_deleted_with_its_offsets_once_it_is_empty(world: World) -> N
     with pytest.raises(Refusal) as refused:
         world.shard.delete_group(CallId(901), "h", world.now)
     assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_a_group_with_many_offsets_is_deleted_in_several_writes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its other events wait for the last one. If one is refused, the group is there as before."""
+    monkeypatch.setattr(removals, "TOMBSTONES_PER_APPEND", 2)
+    me = joined(world)
+    world.asked(LeaveGroup(3, "g", (LeavingMember(me.member_id, None),)))
+    for partition in range(4):
+        each = OffsetRecord(
+            "g", TopicPartition("t", PartitionIndex(partition)), CommittedOffset(Offset(5), -1, "", TimestampMs(1)))
+        world.shard.replay_offset(each, Offset(len(world.log)))
+        world.log.append(each)
+    world.take(world.shard.delete_group(CallId(900), "g", world.now))
+    assert [len(write.records) for write in world.writes] == [2]
+    world.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert not world.writes
+    assert isinstance(world.answers[CallId(900)], RemovalAnswer)
+    assert world.answers[CallId(900)].error is not ErrorCode.NONE
+
+    world.take(world.shard.delete_group(CallId(901), "g", world.now))
+    new = world.call(join())
+    (first,) = world.writes
+    assert not any(isinstance(record, ClassicGroupRecord) for record in first.records)
+    world.writes.clear()
+    world.log += first.records
+    world.take(world.shard.stored("g", Offset(len(world.log) - len(first.records)), world.now))
+    assert CallId(901) not in world.answers and new not in world.answers
+    (last,) = world.writes
+    assert len(last.records) == 3 and isinstance(last.records[-1], ClassicGroupRecord)
+    world.store()
+    assert world.answers[CallId(901)] == RemovalAnswer(ErrorCode.NONE)
+    assert world.answers[new].error is ErrorCode.NONE
+    assert not world.shard.has_offsets("g")
 
 
 def test_an_empty_group_without_offsets_goes(world: World) -> None:
