@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, Protocol
+from typing import Protocol
 
 from hapax.codec.offsets_log import OffsetsLogError, decode_record, encode_key, encode_value
 from hapax.coordinator.log_writer import Unit

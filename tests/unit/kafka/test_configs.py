@@ -260,6 +260,13 @@ def test_a_group_s_value_outside_narrowed_bounds_leaves_the_others_free() -> Non
         await node.view.wait_for(lambda view: view.group_config("g") is not None, 10)
         assert await alter(node, GROUP, "g", (INTERVAL, SET, "500")) == (0, None)
         assert group_config(node.view, "g") == stored | {INTERVAL: "500"}
+        # As in Apache Kafka 4.3.1 after a start with narrower bounds: described as stored, applied within the bounds.
+        described = await node.ask("DescribeConfigs", 4, include_synonyms=True, include_documentation=False, resources=[
+            messages.DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=GROUP, resource_name="g", configuration_keys=[SESSION])])
+        (found,) = described.results[0].configs
+        assert (found.value, found.config_source) == ("90000", Source.GROUP)
+        assert LimitsOfGroups(node.view, load([], environment={}))("g").consumer_session_timeout_ms == 60_000
         assert (await alter(node, GROUP, "g", (SESSION, SET, "90000")))[0] == ErrorCode.INVALID_CONFIG
         assert await alter(node, GROUP, "g", (SESSION, DELETE, None), ("of.a.later.release", DELETE, None)) == (0, None)
         assert group_config(node.view, "g") == {INTERVAL: "500"}
