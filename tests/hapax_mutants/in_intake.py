@@ -94,6 +94,25 @@ MUTANTS = (
         (INTAKE,),
     ),
     Mutant(
+        "another batch in the place of a recompressed one is answered as stored", NAMED, "broker/repeats.py",
+        "    return same[0]\n",
+        "    return True\n",
+        (INTAKE,),
+    ),
+    Mutant(
+        "a retry across a change of compression is refused", "a duplicate returns its original offset",
+        "broker/repeats.py",
+        "    if not isinstance(refusal, OtherBatch):\n",
+        "    if True:\n",
+        (INTAKE,),
+    ),
+    Mutant(
+        "a retry is compared with a log that another leader has cut", "rule 5", "broker/repeats.py",
+        "    if not partition.serving or (partition.log, segments.cuts) != (segments, cuts):\n        raise",
+        "    if False:\n        raise",
+        (INTAKE,),
+    ),
+    Mutant(
         "acks=0 writes are lost with their connection", "acks=0 is best effort, not none", "kafka/api/produce.py",
         "        return self.request.acks != 0 and self.ctx.closed\n",
         "        return self.ctx.closed\n",

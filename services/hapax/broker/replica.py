@@ -22,6 +22,7 @@ from hapax.broker.parked_writes import ParkedWrite, ParkedWrites
 from hapax.broker.partition_views import ReadRange
 from hapax.broker.record_counter import RecordCounter
 from hapax.broker.replica_context import ReplicaContext
+from hapax.broker.repeats import compares
 from hapax.broker.subscribers import CopySubscriber, FollowerSubscriber, Readers
 from hapax.broker.waiters import Settles, Waiters, WriteFuture
 from hapax.codec.batch import (
@@ -490,7 +491,8 @@ class Replica:
     def refuse(
         self, batch: memoryview | bytearray, refusal: Refusal, call: Settles, number: int, transactional_id: str
     ) -> None:
-        self.context.settle_refused(call, number, self.refused(batch, refusal, call), refusal, transactional_id)
+        if not compares(self, batch, refusal, call, number, transactional_id):
+            self.context.settle_refused(call, number, self.refused(batch, refusal, call), refusal, transactional_id)
 
     def refused(self, batch: memoryview | bytearray, refusal: Refusal, call: Settles) -> WriteResult:
         self.context.refused(self, batch, refusal, call)

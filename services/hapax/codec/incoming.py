@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from hapax.codec.batch import HEADER_SIZE, Buffer, assemble_batch
+from hapax.codec.batch import HEADER_SIZE, Buffer, assemble_batch, read_header
 from hapax.codec.raw_records import KEY, MAX_RECORDS_BYTES, TIMESTAMP_DELTA, raw_records
 from hapax.core.batch import COMPRESSION_MASK, TRANSACTIONAL, BatchHeader
 from hapax.core.errors import ErrorCode, Refusal
@@ -74,6 +74,16 @@ def prepared(
     # checksum of what is stored.
     wanted = rules._recompresses(header) and (bad is None or bool(header.attributes & TRANSACTIONAL))
     return _recompressed(header, data, rules) if wanted else batch, bad
+
+
+def same_records(stored: Buffer, sent: Buffer) -> bool:
+    """Whether two whole batches hold the same records, however each is compressed. Raises Refusal where one cannot be
+    read."""
+    headers = read_header(stored), read_header(sent)
+    facts = [
+        (header.record_count, header.last_offset_delta, header.base_timestamp, header.attributes & ~COMPRESSION_MASK)
+        for header in headers]
+    return facts[0] == facts[1] and _decompressed(stored, headers[0]) == _decompressed(sent, headers[1])
 
 
 def _checked(

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from hapax.broker import intake
+from hapax.broker import intake, repeats
 from hapax.broker.intake import LOOKS_AT_ONCE
-from hapax.codec.batch import read_header
+from hapax.codec.batch import Buffer, read_header
+from hapax.codec.incoming import same_records
 from hapax.codec.records import decode_batch, encode_records
 from hapax.core.batch import BatchHeader
 from hapax.core.control import Marker
@@ -149,6 +150,62 @@ async def test_a_retry_within_a_transaction_is_recognized_by_what_is_stored(fold
     other = await harness.produced(
         batch(3, producer_id=7, epoch=0, sequence=0, transactional=True, value=b"other"), transactional_id="x")
     assert other.error == ErrorCode.UNKNOWN_PRODUCER_ID
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+@pytest.mark.parametrize("sent", [0, 3])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("zstd", "producer"), ("zstd", "gzip"), ("producer", "zstd"), ("gzip", "uncompressed"), ("gzip", "gzip")])
+async def test_a_retry_within_a_transaction_across_a_change_of_compression_is_recognized(
+    folder: RealDisk, before: str, after: str, sent: int, reopened: bool
+) -> None:
+    """By the records: the checksum of what is stored is another one. A leader that has only read the log knows it,
+    too. Another batch in its place is not taken for it."""
+    harness = await opened(folder, f"compression.type={before}")
+    values = b"v" * 200
+    written = batch(3, producer_id=7, epoch=0, sequence=0, transactional=True, value=values, compression=sent)
+    number = harness.produce(written, transactional_id="x")
+    await asked(harness)
+    harness.verify(serial=5)
+    first = await harness.calls.result(number)
+    level = ["compression.gzip.level=1"] if before == after else []
+    harness.settings = load([f"compression.type={after}", *level], environment={})
+    if reopened:
+        harness.crash()
+        await harness.open()
+    harness.replica.set_settings(harness.settings)
+    again = await harness.produced(written, transactional_id="x")
+    assert (first.error, again.error, again.base_offset) == (0, 0, first.base_offset)
+    for changed in ({"value": b"w" * 200}, {"timestamp": NOW + 1}):
+        other = await harness.produced(batch(
+            3, producer_id=7, epoch=0, sequence=0, transactional=True, compression=sent,
+            **{"value": values, **changed}), transactional_id="x")  # type: ignore[arg-type]
+        assert other.error == ErrorCode.UNKNOWN_PRODUCER_ID
+    assert len(harness.log_headers()) == 1
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+async def test_a_leadership_that_ends_while_a_retry_is_compared(
+    folder: RealDisk, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    harness = await opened(folder, "compression.type=zstd")
+    written = batch(3, producer_id=7, epoch=0, sequence=0, transactional=True)
+    number = harness.produce(written, transactional_id="x")
+    await asked(harness)
+    harness.verify(serial=5)
+    await harness.calls.result(number)
+    harness.replica.set_settings(load([], environment={}))
+
+    def compared(stored: Buffer, sent: Buffer) -> bool:
+        harness.replica.serving = False
+        return same_records(stored, sent)
+
+    monkeypatch.setattr(repeats, "same_records", compared)
+    number = harness.produce(written, transactional_id="x")
+    if when == "before":
+        harness.replica.serving = False
+    assert (await harness.calls.result(number)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_a_retry_within_a_transaction_may_have_become_too_old(folder: RealDisk) -> None:

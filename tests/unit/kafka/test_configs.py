@@ -11,7 +11,7 @@ from hapax.codec.metadata import GroupConfigRecord
 from hapax.controller.topics import Topics
 from hapax.core.cluster.topics import TOPIC_CONFIGS
 from hapax.core.errors import ErrorCode
-from hapax.kafka.api.describe_configs import Source, is_secret, node_configs, topic_configs
+from hapax.kafka.api.describe_configs import Layer, Source, group_configs, is_secret, node_configs, topic_configs
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.group_limits import LimitsOfGroups
@@ -261,12 +261,10 @@ def test_a_group_s_value_outside_narrowed_bounds_leaves_the_others_free() -> Non
         assert await alter(node, GROUP, "g", (INTERVAL, SET, "500")) == (0, None)
         assert group_config(node.view, "g") == stored | {INTERVAL: "500"}
         # As in Apache Kafka 4.3.1 after a start with narrower bounds: described as stored, applied within the bounds.
-        described = await node.ask("DescribeConfigs", 4, include_synonyms=True, include_documentation=False, resources=[
-            messages.DescribeConfigsRequest.DescribeConfigsResource(
-                resource_type=GROUP, resource_name="g", configuration_keys=[SESSION])])
-        (found,) = described.results[0].configs
-        assert (found.value, found.config_source) == ("90000", Source.GROUP)
-        assert LimitsOfGroups(node.view, load([], environment={}))("g").consumer_session_timeout_ms == 60_000
+        settings = load([], environment={})
+        described = group_configs(group_config(node.view, "g"), settings)[SESSION]
+        assert described.layers[0] == Layer(SESSION, "90000", Source.GROUP)
+        assert LimitsOfGroups(node.view, settings)("g").consumer_session_timeout_ms == 60_000
         assert (await alter(node, GROUP, "g", (SESSION, SET, "90000")))[0] == ErrorCode.INVALID_CONFIG
         assert await alter(node, GROUP, "g", (SESSION, DELETE, None), ("of.a.later.release", DELETE, None)) == (0, None)
         assert group_config(node.view, "g") == {INTERVAL: "500"}

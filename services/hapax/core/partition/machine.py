@@ -46,6 +46,7 @@ from hapax.core.partition.values import (
     Duplicate,
     NeedVerification,
     OpenTransaction,
+    OtherBatch,
     PartitionSnapshot,
     ProducerView,
     StaleEpoch,
@@ -193,8 +194,7 @@ class PartitionMachine:
                         )
                     break
                 if entry.last_sequence == last and entry.delta == delta:
-                    self._check_repeats(header, place)
-                    return Duplicate(entry.first_offset, entry.last_offset)
+                    return self._repeated(header, place, Duplicate(entry.first_offset, entry.last_offset))
             else:
                 if distance(last, window[-1].first_sequence) > 0:
                     return Duplicate(-1, window[-1].first_offset - 1, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
@@ -217,8 +217,8 @@ class PartitionMachine:
         transaction = self._open.get(header.producer_id)
         return self.log_end_offset if transaction is None else transaction.first_offset
 
-    def _check_repeats(self, header: BatchHeader, place: int) -> None:
-        """Raises Refusal unless the batch is the stored one with its sequences, `place` batches back.
+    def _repeated(self, header: BatchHeader, place: int, stored: Duplicate) -> Duplicate:
+        """Raises OtherBatch unless the batch is the stored one with its sequences, `place` batches back.
 
         A version-1 client that reuses sequences as in `_decided_below` may still have a batch in flight on a
         connection that it has given up. If that batch arrives after the next transaction was registered and before
@@ -228,11 +228,10 @@ class PartitionMachine:
         """
         transaction = self._open.get(header.producer_id)
         if header.attributes & TRANSACTIONAL and transaction is not None and not transaction.holds(place, header.crc):
-            raise Refusal(
-                ErrorCode.UNKNOWN_PRODUCER_ID,
+            raise OtherBatch(
                 f"producer {header.producer_id}, epoch {header.producer_epoch}: sequence {header.base_sequence} holds "
-                f"another batch, sent by an earlier transaction perhaps; abort, the next needs a new epoch",
-            )
+                f"another batch, sent by an earlier transaction perhaps; abort, the next needs a new epoch", stored)
+        return stored
 
     def _must_verify(self, header: BatchHeader, verified: bool) -> bool:
         """Whether the coordinator must be asked. Raises Refusal."""

@@ -66,6 +66,15 @@ class BadRecords(Refusal):
         self.errors = tuple(errors)
 
 
+class OtherBatch(Refusal):
+    """A transactional batch has the sequences of a stored one of its transaction, and another checksum. It is a retry
+    all the same if the stored batch was compressed in another way: then their records are the same."""
+
+    def __init__(self, reason: str, stored: Duplicate) -> None:
+        super().__init__(ErrorCode.UNKNOWN_PRODUCER_ID, reason)
+        self.stored = stored
+
+
 class StaleEpoch(Refusal):
     """A batch or marker of an epoch that the partition knows to be fenced. Its coordinator knows by whom."""
 
