@@ -49,8 +49,21 @@ MUTANTS = (
         (unit("broker/test_replication.py"),),
     ),
     Mutant(
+        "a repeated write is answered at its original's time-out", "a client waits as long as it wants",
+        "broker/waiters.py",
+        "            self.repeated[id(call), number] = -1\n",
+        "            pass\n",
+        (unit("broker/test_replication.py"),),
+    ),
+    Mutant(
+        "a client in a hurry waits for a patient one", "a client waits as long as it wants", "broker/waiters.py",
+        "        if not any(longest >= call.timeout_ms for _, call, _, _ in self):\n",
+        "        if not any(longest >= call.timeout_ms for end, call, _, _ in self if end <= marks[0][1]):\n",
+        (unit("broker/test_replication.py"),),
+    ),
+    Mutant(
         "a repeated write waits for newer ones", "rule 25", "broker/waiters.py",
-        "        if not self or self[-1][0] <= waiter[0]:\n",
+        "        if not self or self[-1][0] <= end:\n",
         "        if True:\n",
         (unit("broker/test_replication.py"),),
     ),

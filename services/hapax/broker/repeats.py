@@ -1,8 +1,8 @@
 """A transactional batch that has the sequences of a stored one of its transaction, and another checksum.
 
-It is a retry if the topic's `compression.type` or level was changed between: then the broker has stored other bytes than
-it would store now. Otherwise it is another batch, which must not be answered as the stored one (rule 24). Their records
-decide. They are compared off the loop, in at most as many threads as look at clients' records.
+It is a retry if the topic's `compression.type` or level was changed between: then the broker has stored other bytes
+than it would store now. Otherwise it is another batch, which must not be answered as the stored one (rule 24). Their
+records decide. They are compared off the loop, in at most as many threads as look at clients' records.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from hapax.broker.log_maintenance import LogMaintenance
 from hapax.broker.parked_writes import ParkedWrite, ParkedWrites
 from hapax.broker.partition_views import ReadRange
 from hapax.broker.record_counter import RecordCounter
-from hapax.broker.replica_context import ReplicaContext
 from hapax.broker.repeats import compares
+from hapax.broker.replica_context import ReplicaContext
 from hapax.broker.subscribers import CopySubscriber, FollowerSubscriber, Readers
 from hapax.broker.waiters import Settles, Waiters, WriteFuture
 from hapax.codec.batch import (

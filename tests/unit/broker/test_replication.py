@@ -568,6 +568,78 @@ async def test_a_repeated_write_is_answered_with_its_original(make: Make) -> Non
     assert answered == [0, 2, 3, 1]
 
 
+class Timed:
+    """Writes that wait, and when each was answered with a time-out."""
+
+    def __init__(self) -> None:
+        self.waiters = Waiters()
+        self.now = 10_000
+        self.log_end = 0
+        self.answered: dict[int, int] = {}
+
+    def wait(self, end: int, number: int, timeout_ms: int) -> None:
+        world = self
+
+        class Call(ProduceCall):
+            def settle(self, number: int, result: WriteResult) -> None:
+                assert number not in world.answered, "answered twice"
+                assert result.error == ErrorCode.REQUEST_TIMED_OUT
+                world.answered[number] = world.now
+
+        self.log_end = max(self.log_end, end)
+        self.waiters.append((
+            end, Call(None, ProduceRequest(None, -1, timeout_ms, [], None)), number,  # type: ignore[arg-type]
+            WriteResult(0)))
+
+    def until(self, end_ms: int) -> None:
+        while self.now < end_ms:
+            self.now += 500
+            self.waiters.expire(self.now, self.log_end)
+
+
+async def test_a_repeated_write_waits_its_own_time(make: Make) -> None:
+    """However long its original has waited; and it is answered although the original is not, or no longer waits."""
+    timed = Timed()
+    timed.wait(5, 0, 3000)
+    timed.wait(9, 1, 60_000)
+    timed.until(12_000)
+    timed.wait(5, 2, 3000)  # behind its original, before a newer write
+    timed.wait(5, 3, 500)
+    timed.until(14_000)
+    timed.wait(5, 4, 3000)  # its original has had its answer
+    timed.wait(9, 5, 1000)
+    timed.until(20_000)
+    assert timed.answered == {0: 13_500, 3: 13_000, 2: 15_500, 5: 15_500, 4: 17_500}
+    timed.until(71_000)
+    assert timed.answered[1] == 70_500 and not timed.waiters and not timed.waiters.repeated
+
+
+@pytest.mark.parametrize("settled", [True, False])
+async def test_a_repeated_write_that_is_settled_leaves_nothing_behind(make: Make, settled: bool) -> None:
+    timed = Timed()
+    timed.wait(5, 0, 3000)
+    timed.until(11_000)
+    timed.wait(5, 1, 3000)
+    timed.until(12_000)
+    answered: list[int] = []
+    for _, call, _, _ in timed.waiters:
+        call.settle = lambda number, result: answered.append(number)  # type: ignore[method-assign]
+    if settled:
+        timed.waiters.settle(5)
+    else:
+        timed.waiters.fail(WriteResult(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    assert answered == [0, 1] and not timed.waiters and not timed.waiters.repeated
+
+
+async def test_a_client_in_a_hurry_is_answered_before_a_patient_one_that_came_earlier(make: Make) -> None:
+    timed = Timed()
+    timed.wait(5, 0, 60_000)
+    timed.until(11_000)
+    timed.wait(9, 1, 1000)
+    timed.until(20_000)
+    assert timed.answered == {1: 12_500}
+
+
 async def test_a_write_waits_for_replicas_no_longer_than_its_client_wants(make: Make) -> None:
     waiters = Waiters()
     answers: list[int] = []
