@@ -97,8 +97,8 @@ MUTANTS = (
     ),
     Mutant(
         "a topic's id reads what its name does not", "docs/security.md", "kafka/api/fetch.py",
-        "        name = access.name_of_topic(topic) if isinstance(topic, bytes) else topic\n        return name is None or",
-        "        name = None if isinstance(topic, bytes) else topic\n        return name is None or",
+        "    name = access.name_of_topic(topic) if isinstance(topic, bytes) else topic\n    return None if name is None",
+        "    name = None if isinstance(topic, bytes) else topic\n    return None if name is None",
         (NEEDS,),
     ),
     Mutant(

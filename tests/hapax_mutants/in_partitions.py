@@ -183,8 +183,8 @@ MUTANTS = (
     ),
     Mutant(
         "a duplicate's answer does not wait", "rule 5", MACHINE,
-        "return Duplicate(entry.first_offset, entry.last_offset)",
-        "return Duplicate(entry.first_offset, entry.first_offset - 1)",
+        "Duplicate(entry.first_offset, entry.last_offset))",
+        "Duplicate(entry.first_offset, entry.first_offset - 1))",
         (SCENARIOS, unit("core"), unit("broker")),
     ),
     Mutant(
