@@ -32,6 +32,12 @@ MUTANTS = (
         _PARKED,
     ),
     Mutant(
+        "a write outside of transactions names the one that it repeats", "rule 24", "broker/parked_writes.py",
+        "        if not header.attributes & TRANSACTIONAL:  # a duplicate",
+        "        if False:  # a duplicate",
+        _PARKED,
+    ),
+    Mutant(
         "a fetch that waited is answered although its right has ended", "rule 24", "broker/fetch.py",
         "        if unreadable is not None and (hidden",
         "        if False and (hidden",

@@ -179,6 +179,8 @@ class ParkedWrites:
         except Refusal as refusal:
             self._refuse(memoryview(parked.batch), refusal, parked.call, parked.number, parked.transactional_id)
             return
+        if not header.attributes & TRANSACTIONAL:  # a duplicate, under whatever name
+            return
         if self._partition.machine.name_transaction(header.producer_id, outcome.serial):
             self.transactional_ids[header.producer_id] = parked.transactional_id
 

@@ -285,3 +285,21 @@ async def test_a_stranger_s_refusal_is_not_the_owner_s(harness: Harness, partiti
     harness.verify(serial=1)
     await harness.committer.drain()
     assert (error(stranger), error(owner)) == (ErrorCode.INVALID_PRODUCER_ID_MAPPING, 0)
+
+
+async def test_a_write_outside_of_transactions_does_not_name_one(harness: Harness, partitions: Any) -> None:
+    """It has waited behind the owner's first batch, and its sequence is the same: it is answered as that one's
+    duplicate. Whoever sent it has no right on the owner's transactional id, whatever its request says."""
+    owner = write(partitions, 0, version=12, value=b"the owner's")
+    plain = call(
+        partitions, batch(producer_id=7, epoch=0, sequence=0, value=b"plain"), transactional_id="mine", version=12)
+    harness.verify(serial=1)
+    stranger = call(
+        partitions, batch(producer_id=7, epoch=0, sequence=1, transactional=True, value=b"a stranger's"),
+        transactional_id="mine", version=12)
+    again = write(partitions, 1, version=12, value=b"the owner's, too")
+    await harness.committer.drain()
+    assert harness.replica.parked.transactional_ids == {7: "x"}
+    assert (error(owner), error(stranger), error(again)) == (0, ErrorCode.INVALID_PRODUCER_ID_MAPPING, 0)
+    assert b"a stranger's" not in harness.log_bytes()
+    assert plain.results[0] is not None
