@@ -43,6 +43,13 @@ MUTANTS = (
         (unit("core/group/test_memberships.py"),),
     ),
     Mutant(
+        "a commit is stored between two appends of its group's deletion", "a commit is one",
+        "core/group/machine.py",
+        "        self.memberships.check_stays(request.group_id)\n",
+        "",
+        (unit("core/group/test_memberships.py"), unit("coordinator/test_offsets.py")),
+    ),
+    Mutant(
         "a late list over an older connection confirms a revocation", "one owner", "core/group/newest_connections.py",
         "        return connection < self._newest",
         "        return connection < 0 * self._newest",

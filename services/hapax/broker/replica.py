@@ -388,8 +388,7 @@ class Replica:
         check_client_batch(header)
         if len(batch) > self._max_batch:
             raise Refusal(
-                ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {len(batch)} bytes; max.message.bytes is {self._max_batch}"
-            )
+                ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {len(batch)} bytes; max.message.bytes is {self._max_batch}")
 
     def carry_out(
         self, decision: AppendDecision, batch: memoryview, header: BatchHeader, call: Settles, number: int, local: bool
@@ -537,8 +536,7 @@ class Replica:
             offset = self._append_control(bytearray(batch), control)
             return offset, offset
         decided = self.machine.decide_append(
-            header, self.context.clock.now_ms(), AppendContext(internal=True, shard_epoch=shard_epoch)
-        )
+            header, self.context.clock.now_ms(), AppendContext(internal=True, shard_epoch=shard_epoch))
         if isinstance(decided, Duplicate):
             return decided.base_offset, decided.wait_for
         base_offset, _ = self._append(batch, header)

@@ -8,10 +8,11 @@ from uuid import UUID
 import pytest
 
 from hapax.coordinator.log_writer import Unit
-from hapax.core.errors import ErrorCode
+from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group import removals
+from hapax.core.group.offsets import CommitRequest, OffsetCommit
 from hapax.core.group.values import Answer, ConsumerGroupHeartbeat, ConsumerHeartbeatAnswer
-from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.core.types import Offset, PartitionIndex, TopicPartition
 from hapax.wire import messages
 from hapax.wire.peer import PeerError
 from unit.coordinator.coordinator_world import OFFSETS_TOPIC, CoordinatorWorld, run, shard_of
@@ -341,5 +342,41 @@ def test_offsets_of_a_member_that_joins_while_others_are_deleted_stay(monkeypatc
         assert codes in ([ErrorCode.NONE, subscribed, subscribed], [ErrorCode.NONE, ErrorCode.NONE, subscribed])
         for partition, code in enumerate(codes):
             assert await world.committed(GROUP, "t", partition) == (10 if code else -1, 0)
+
+    run(scenario)
+
+
+def test_a_commit_while_its_group_is_deleted_is_kept_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the position of a whole program. Were it stored between two appends of the deletion, its offsets whose
+    tombstones come later would be gone after it was confirmed: their records would be copied twice."""
+    monkeypatch.setattr(removals, "TOMBSTONES_PER_APPEND", 1)
+
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 3))
+        for partition in range(3):
+            assert await world.commit_offset(GROUP, "t", partition, 10) == 0
+        shard = world.coordinator(world.owner_of_group(GROUP)).shards.group_shard(GROUP)
+        append = shard.append
+        commits: list[asyncio.Future[list[ErrorCode]]] = []
+        request = OffsetCommit(GROUP, -1, "", None, tuple(
+            CommitRequest(TopicPartition("t", PartitionIndex(partition)), Offset(20), -1, "") for partition in (0, 2)))
+
+        async def commit() -> list[ErrorCode]:
+            while True:
+                try:
+                    return list(await shard.offset_commit(request))
+                except Refusal as refusal:
+                    assert refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                await asyncio.sleep(0.001)
+
+        def appended(unit: Unit) -> None:
+            append(unit)
+            if not commits:  # the first tombstone
+                commits.append(asyncio.ensure_future(commit()))
+
+        monkeypatch.setattr(shard, "append", appended)
+        assert await shard.delete_group(GROUP) is ErrorCode.NONE
+        assert await commits[0] == [ErrorCode.NONE] * 2
+        assert [await world.committed(GROUP, "t", each) for each in range(3)] == [(20, 0), (-1, 0), (20, 0)]
 
     run(scenario)

@@ -73,7 +73,9 @@ class GroupShard(GroupOffsets):
 
     def check_commit(self, request: OffsetCommit | TxnOffsetCommit, now: Now, *, transactional: bool) -> None:
         """Raises Refusal: 69 if the request names a generation of a group that does not exist; 22, 25, 27, 82 or 113
-        for its member; 35 if the version cannot name a member of the consumer protocol."""
+        for its member; 35 if the version cannot name a member of the consumer protocol; 14 while the group is being
+        deleted in several writes, because those to come would remove a part of what is committed."""
+        self.memberships.check_stays(request.group_id)
         group = self.memberships.get(request.group_id)
         if group is None:
             if request.generation >= 0:

@@ -195,6 +195,12 @@ class Memberships:
         slot.removing.extend(parts(offsets) if offsets else [()])
         return self._remove_next(slot)
 
+    def check_stays(self, group_id: str) -> None:
+        """Raises Refusal(COORDINATOR_LOAD_IN_PROGRESS) while writes of the group's removal are still to come."""
+        slot = self._slots.get(group_id)
+        if slot is not None and slot.removing:
+            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"group {group_id!r} is being deleted")
+
     def _remove_next(self, slot: _Slot) -> Outcome:
         records: tuple[GroupRecord, ...] = slot.removing.popleft()
         if not slot.removing:

@@ -12,7 +12,7 @@ from hapax.core.group import removals
 from hapax.core.group.classic import ClassicGroup
 from hapax.core.group.consumer import ConsumerGroup
 from hapax.core.group.machine import GroupShard
-from hapax.core.group.offsets import CommittedOffset, OffsetRecord
+from hapax.core.group.offsets import CommitRequest, CommittedOffset, OffsetCommit, OffsetRecord, TxnOffsetCommit
 from hapax.core.group.values import (
     Answer,
     CallId,
@@ -38,7 +38,17 @@ from hapax.core.group.values import (
     TopicFacts,
     Write,
 )
-from hapax.core.types import Millis, Now, Offset, PartitionIndex, TimestampMs, TopicId, TopicPartition
+from hapax.core.types import (
+    Millis,
+    Now,
+    Offset,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicId,
+    TopicPartition,
+)
 
 T0 = TopicPartition("t", PartitionIndex(0))
 
@@ -287,6 +297,53 @@ def test_a_group_with_many_offsets_is_deleted_in_several_writes(
     assert world.answers[CallId(901)] == RemovalAnswer(ErrorCode.NONE)
     assert world.answers[new].error is ErrorCode.NONE
     assert not world.shard.has_offsets("g")
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_offsets_are_not_committed_between_two_writes_of_a_deletion(
+    world: World, monkeypatch: pytest.MonkeyPatch, transactional: bool
+) -> None:
+    """The tombstones to come would remove a part of them. Before the first and after the last write they are whole."""
+    monkeypatch.setattr(removals, "TOMBSTONES_PER_APPEND", 1)
+    places = [TopicPartition("t", PartitionIndex(partition)) for partition in range(2)]
+    for each in places:
+        record = OffsetRecord("g", each, CommittedOffset(Offset(5), -1, "", TimestampMs(1)))
+        world.shard.replay_offset(record, Offset(len(world.log)))
+        world.log.append(record)
+    wanted = tuple(CommitRequest(each, Offset(9), -1, "") for each in places)
+
+    def commit() -> int:
+        if transactional:
+            request = TxnOffsetCommit("", "g", ProducerId(1), ProducerEpoch(0), -1, "", None, wanted)
+            return len(world.shard.decide_txn_offset_commit(request, world.now).records)
+        return len(world.shard.decide_offset_commit(OffsetCommit("g", -1, "", None, wanted), world.now).records)
+
+    assert commit() == 2
+    world.take(world.shard.delete_group(CallId(900), "g", world.now))
+    with pytest.raises(Refusal) as refused:
+        commit()
+    assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    (first,) = world.writes
+    world.writes.clear()
+    world.log += first.records
+    world.take(world.shard.stored("g", Offset(len(world.log) - 1), world.now))
+    assert commit() == 2, "nothing comes after the last"
+    world.store()
+    assert world.answers[CallId(900)] == RemovalAnswer(ErrorCode.NONE)
+    assert [each.partition for each in first.records if isinstance(each, OffsetRecord)] == places[:1]
+
+
+def test_offsets_are_committed_once_a_deletion_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removals, "TOMBSTONES_PER_APPEND", 1)
+    places = [TopicPartition("t", PartitionIndex(partition)) for partition in range(2)]
+    for each in places:
+        record = OffsetRecord("g", each, CommittedOffset(Offset(5), -1, "", TimestampMs(1)))
+        world.shard.replay_offset(record, Offset(len(world.log)))
+        world.log.append(record)
+    world.take(world.shard.delete_group(CallId(900), "g", world.now))
+    world.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    request = OffsetCommit("g", -1, "", None, (CommitRequest(places[1], Offset(9), -1, ""),))
+    assert len(world.shard.decide_offset_commit(request, world.now).records) == 1
 
 
 def test_an_empty_group_without_offsets_goes(world: World) -> None:
