@@ -269,8 +269,8 @@ MUTANTS = (
     ),
     Mutant(
         "batches overtake a parked one", "rule 3", "broker/replica.py",
-        "            if header.producer_id >= 0 and self.parked.holds(header.producer_id):",
-        "            if header.producer_id >= 0 and self.parked.holds(-7):",
+        "            held = header.producer_id >= 0 and self.parked.holds(header.producer_id)",
+        "            held = header.producer_id >= 0 and self.parked.holds(-7)",
         (unit("broker/test_replica.py"), sim()),
     ),
     Mutant(

@@ -305,19 +305,17 @@ class Replica:
                 intake.take(ParkedWrite(
                     bytearray(batch), call, number, local, transactional_id, produce_version), header, now_ms)
                 return
-            if header.producer_id >= 0 and self.parked.holds(header.producer_id):
-                self.parked.park(batch, header, call, number, transactional_id, produce_version, local)
-                return
-            decision = self.machine.decide_append(header, now_ms, self._client_context)
-            if decision is NEED_VERIFICATION and self.parked.admits(header, admission, now_ms):
+            held = header.producer_id >= 0 and self.parked.holds(header.producer_id)
+            decision = NEED_VERIFICATION if held else self.machine.decide_append(header, now_ms, self._client_context)
+            if decision is not NEED_VERIFICATION:
+                self.carry_out(decision, batch, header, call, number, local)
+            elif not held and self.parked.admits(header, admission, now_ms):
                 decision = self.machine.decide_append(header, now_ms, VERIFIED)
                 self.carry_out(decision, batch, header, call, number, local)
                 assert admission is not None
                 self.parked.admitted(admission)
-            elif decision is NEED_VERIFICATION:
-                self.parked.park(batch, header, call, number, transactional_id, produce_version, local)
             else:
-                self.carry_out(decision, batch, header, call, number, local)
+                self.parked.park(batch, header, call, number, transactional_id, produce_version, local)
         except Refusal as refusal:
             self.refuse(batch, refusal, call, number, transactional_id)
 

@@ -15,8 +15,10 @@ from hapax.broker import service
 from hapax.broker.replica import Replica
 from hapax.broker.service import BrokerService
 from hapax.broker.waiters import WriteFuture
+from hapax.codec.batch import read_header
 from hapax.codec.metadata import ClusterRecord, Keys, NodeRecord, PartitionRecord, PidCounterRecord, TopicRecord
 from hapax.codec.snapshot import encode_replicated_state
+from hapax.core.batch import TRANSACTIONAL
 from hapax.core.cluster.failover import mark_unclean, settle
 from hapax.core.partition.values import WriteResult
 from hapax.core.types import LeaderEpoch, NodeId, PartitionIndex, ProducerId, TopicId, TopicIdPartition
@@ -179,7 +181,9 @@ class World:
     def produce(self, node: int, batch: bytes | bytearray, *, local: bool = False) -> asyncio.Future[WriteResult]:
         """To the replica of a node, as acks=all or (`local`) acks=1."""
         settled = WriteFuture()
-        self.replica(node).produce(memoryview(bytearray(batch)), settled, 0, local=local)
+        header = read_header(batch)
+        name = f"id-{header.producer_id}" if header.attributes & TRANSACTIONAL else ""
+        self.replica(node).produce(memoryview(bytearray(batch)), settled, 0, name, local=local)
         return settled.future
 
     async def produced(self, node: int, batch: bytes | bytearray) -> WriteResult:
