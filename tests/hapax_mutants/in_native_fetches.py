@@ -20,14 +20,38 @@ REPLICAS: Final = unit("client/test_reading_replicas.py")
 MUTANTS = (
     Mutant(
         "a node that lags behind brings a former topic back", TWICE, "client/cluster.py",
-        "        if known_id != topic_id and revision < known_at:\n",
+        "        return known_id != _id_in(answer) and revision < known_at\n",
+        "        return False\n",
+        (FORMER,),
+    ),
+    Mutant(
+        "a cluster that was put back is never believed", "a hang", "client/cluster.py",
+        "        if outdated and self.nodes and self.nodes.keys() <= self._behind:\n",
         "        if False:\n",
         (FORMER,),
     ),
     Mutant(
+        "one node that lags behind is believed like a cluster that was put back", TWICE, "client/cluster.py",
+        "self.nodes.keys() <= self._behind:",
+        "self.nodes.keys() & self._behind:",
+        (FORMER,),
+    ),
+    Mutant(
+        "nodes that lagged behind before count as if they did now", TWICE, "client/cluster.py",
+        "            self._newest = revision\n            self._behind.clear()\n",
+        "            self._newest = revision\n",
+        (FORMER,),
+    ),
+    Mutant(
+        "a client keeps asking a node that lags behind", "a hang", "client/cluster.py",
+        "        first = node_id not in self._behind\n",
+        "        first = False\n",
+        (FORMER,),
+    ),
+    Mutant(
         "a topic is forgotten with its deletion, and a node that lags behind brings it back", TWICE, "client/cluster.py",
-        "        topic_id = None if answer.error_code else answer.topic_id\n",
-        "        if answer.error_code:\n            self._topic_ids.pop(answer.name, None)\n            return False\n        topic_id = answer.topic_id\n",
+        "        if answer.error_code in _SAYS_WHICH:\n",
+        "        if answer.error_code:\n            self._topic_ids.pop(answer.name, None)\n        else:\n",
         (FORMER,),
     ),
     Mutant(

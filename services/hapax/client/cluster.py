@@ -71,6 +71,14 @@ class Backoff:
         return pause
 
 
+_SAYS_WHICH: Final = (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+"""Errors of answers that say which topic has the name, or that none has it."""
+
+
+def _id_in(answer: Any) -> Any:
+    return None if answer.error_code else answer.topic_id
+
+
 class ClusterClient:
     def __init__(self, options: Options, ports: ClientPorts, *, auto_create: bool = False) -> None:
         self.options = options
@@ -81,6 +89,10 @@ class ClusterClient:
         self.topics: dict[str, Topic] = {}
         self._topic_ids: dict[str, tuple[Any, int]] = {}
         """Name -> (the topic's id, None if it does not exist; the newest revision at which a node said so)."""
+        self._behind: set[int] = set()
+        """Nodes that have contradicted this by a lower revision since an answer was last as new as any before."""
+        self._newest = 0
+        """The highest revision of an answer."""
         self.topic_errors: dict[str, int] = {}
         self.transaction_version = 0
         """The finalized level of the feature. 0 and 1 mean version 1."""
@@ -263,14 +275,34 @@ class ClusterClient:
 
     async def _ask_for(self, names: list[str] | None, *, create: bool = False) -> dict[str, Topic]:
         """None: for all topics."""
-        response = await self._from_any_node(lambda: self._metadata_request(names, create), _QUESTION_MS)
+        while True:
+            response = await self._from_any_node(lambda: self._metadata_request(names, create), _QUESTION_MS)
+            found, asks_another = self._heard(response)
+            if not asks_another:
+                return found
+
+    def _heard(self, response: Any) -> tuple[dict[str, Topic], bool]:
+        """The topics that exist, and whether another node has to be asked, because this one lags behind."""
         self.nodes = {b.node_id: (b.host, b.port) for b in response.brokers}
         self.controller_id = response.controller_id
         self.cluster_id = response.cluster_id or self.cluster_id
         revision = image_revision(response)
+        outdated = set()
+        if revision is not None:
+            outdated = {each.name for each in response.topics if self._is_outdated(each, revision)}
+        asks_another = bool(outdated) and self._is_first_to_lag(response.controller_id)
+        if outdated and self.nodes and self.nodes.keys() <= self._behind:
+            # The cluster was put back from a copy. Its revisions may stay below the former ones for months.
+            outdated = set()
+            asks_another = False
+            self._topic_ids.clear()
+            self._newest = 0
+        if revision is not None and revision >= self._newest:
+            self._newest = revision
+            self._behind.clear()
         found = {}
         for answer in response.topics:
-            if revision is not None and self._is_outdated(answer, revision):
+            if answer.name in outdated:
                 if answer.name in self.topics:
                     found[answer.name] = self.topics[answer.name]
                 continue
@@ -279,20 +311,31 @@ class ClusterClient:
                 found[answer.name] = self._merged(answer)
             elif answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self.topics.pop(answer.name, None)
+            if revision is not None:
+                self._remember(answer, revision)
         self.topics.update(found)
-        return found
+        return found, asks_another
 
     def _is_outdated(self, answer: Any, revision: int) -> bool:
         """Whether a node that lags behind speaks of a former topic of this name, or of the time between the two. A
         consumer that believed it would read the present topic a second time."""
-        if answer.error_code not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        if answer.error_code not in _SAYS_WHICH or answer.name not in self._topic_ids:
             return False
-        topic_id = None if answer.error_code else answer.topic_id
-        known_id, known_at = self._topic_ids.get(answer.name, (topic_id, revision))
-        if known_id != topic_id and revision < known_at:
-            return True
-        self._topic_ids[answer.name] = topic_id, max(revision, known_at)
-        return False
+        known_id, known_at = self._topic_ids[answer.name]
+        return known_id != _id_in(answer) and revision < known_at
+
+    def _is_first_to_lag(self, node_id: int) -> bool:
+        """Also leaves the node, whose next answers would be as old."""
+        if self._metadata_peer is not None:
+            self._metadata_peer.close()
+        first = node_id not in self._behind
+        self._behind.add(node_id)
+        return first
+
+    def _remember(self, answer: Any, revision: int) -> None:
+        if answer.error_code in _SAYS_WHICH:
+            _, known_at = self._topic_ids.get(answer.name, (None, revision))
+            self._topic_ids[answer.name] = _id_in(answer), max(revision, known_at)
 
     def _metadata_request(self, names: list[str] | None, create: bool) -> Any:
         Message = messages.MetadataRequest
@@ -336,7 +379,9 @@ class ClusterClient:
     ) -> Any:
         known = list(self.nodes.values())
         start = self.ports.random.randrange(0, len(known)) if known else 0
-        candidates = dict.fromkeys(known[start:] + known[:start] + list(self.options["bootstrap.servers"]))
+        late = {self.nodes[each] for each in self._behind & self.nodes.keys()}
+        known = sorted(known[start:] + known[:start], key=late.__contains__)  # those that lag behind come last
+        candidates = dict.fromkeys(known + list(self.options["bootstrap.servers"]))
         distrusted = 0
         for host, port in candidates:
             try:

@@ -13,6 +13,7 @@ from hapax.client.settings import Options
 from hapax.core.errors import ErrorCode
 from hapax.wire.image_revision import set_image_revision
 from hapax.wire.messages import MetadataResponse
+from hapax.wire.peer import PeerError
 from unit.client.fetching_world import A, World, topic_named
 
 _VERSION = 12
@@ -20,17 +21,23 @@ FORMER, PRESENT, NONE = 1, 2, 0
 """Lives of a topic."""
 
 
-def said(life: int, revision: int | None) -> Any:
-    """A node's answer about topic `a`, through bytes. `revision`: of its image of the cluster."""
+def said(
+    life: int, revision: int | None, node: int = 0, nodes: tuple[int, ...] = (), names: tuple[str, ...] = ("a",)
+) -> Any:
+    """A node's answer about topics, through bytes. `revision`: of its image of the cluster, which has these
+    nodes."""
     Topic = MetadataResponse.MetadataResponseTopic
     error = 0 if life else int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     partition = Topic.MetadataResponsePartition(
         error_code=0, partition_index=0, leader_id=0, leader_epoch=1, replica_nodes=[0], isr_nodes=[0],
         offline_replicas=[])
+    Broker = MetadataResponse.MetadataResponseBroker
     answer = MetadataResponse(
-        throttle_time_ms=0, brokers=[], cluster_id="c", controller_id=0, topics=[Topic(
-            error_code=error, name="a", topic_id=topic_named("a", life).topic_id if life else None, is_internal=False,
-            partitions=[] if error else [partition])])
+        throttle_time_ms=0, cluster_id="c", controller_id=node,
+        brokers=[Broker(node_id=each, host="h", port=each, rack=None) for each in nodes],
+        topics=[Topic(
+            error_code=error, name=name, topic_id=topic_named(name, life).topic_id if life else None, is_internal=False,
+            partitions=[] if error else [partition]) for name in names])
     if revision is not None:
         set_image_revision(answer, revision)
     return MetadataResponse.decode(answer.encode(version=_VERSION), version=_VERSION)
@@ -105,6 +112,93 @@ async def test_nodes_that_say_no_revision_are_believed(client: Told) -> None:
     await client.hear(PRESENT, 20)
     await client.hear(FORMER, None)
     assert life_of(client.topics) == FORMER
+
+
+class Nodes(ClusterClient):
+    """A client of several nodes, which asks one of them until it has a reason to ask another."""
+
+    def __init__(self) -> None:
+        super().__init__(Options({"bootstrap.servers": "127.0.0.1:1"}, "c"), RealPorts())
+        self.says: dict[int, tuple[int, int]] = {}
+        """Node -> (life, revision)."""
+        self.silent: set[int] = set()
+
+    async def _connect(self, host: str, port: int, at_most_ms: int | None = None) -> Any:
+        return NodePeer(self, port)
+
+    async def ask(self, node: int, *others: str) -> int:
+        self._metadata_peer = NodePeer(self, node)  # type: ignore[assignment]
+        return life_of(await self.existing(["a", *others]))
+
+
+class NodePeer:
+    def __init__(self, client: Nodes, node: int) -> None:
+        self.closed = False
+        self._client = client
+        self._node = node
+
+    async def call(self, request: Any, timeout_ms: int) -> Any:
+        says = self._client.says
+        if self.closed or self._node not in says.keys() - self._client.silent:
+            raise PeerError("closed")
+        names = tuple(each.name for each in request.topics)
+        return said(*says[self._node], self._node, tuple(says), names)
+
+    def close(self, reason: str = "") -> None:
+        self.closed = True
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[Nodes]:
+    made = Nodes()
+    yield made
+    await made.close()
+
+
+async def test_who_is_told_of_a_former_topic_asks_another_node(nodes: Nodes) -> None:
+    """The first may lag behind for long."""
+    nodes.says = {1: (FORMER, 10), 2: (PRESENT, 20)}
+    assert await nodes.ask(2) == PRESENT
+    nodes.says[2] = NONE, 30
+    assert await nodes.ask(1) == NONE
+    nodes.says[2] = PRESENT, 40
+    assert life_of(await nodes.existing(["a"])) == PRESENT
+
+
+@pytest.mark.parametrize("life", [FORMER, NONE])
+async def test_a_cluster_that_was_put_back_is_believed(nodes: Nodes, life: int) -> None:
+    """From a copy: it is the same cluster, and its revisions are lower. A client that waited for a higher one would
+    name a topic that no node knows, perhaps for months."""
+    nodes.says = {1: (PRESENT, 100), 2: (PRESENT, 100), 3: (PRESENT, 100)}
+    for node in (1, 2, 3):
+        assert await nodes.ask(node) == PRESENT
+    nodes.says = {1: (life, 50), 2: (life, 51), 3: (life, 52)}
+    assert await nodes.ask(1, "heard of since then") == life
+    nodes.says = {2: (PRESENT, 53), 3: (life, 52)}
+    assert await nodes.ask(2) == PRESENT
+    nodes.says = {2: (FORMER, 54), 3: (FORMER, 55)}
+    assert await nodes.ask(3) == FORMER
+
+
+async def test_nodes_that_lag_behind_are_not_believed_while_one_that_knows_more_is_silent(nodes: Nodes) -> None:
+    nodes.says = {1: (FORMER, 10), 2: (FORMER, 10), 3: (PRESENT, 20)}
+    assert await nodes.ask(3) == PRESENT
+    nodes.silent = {3}
+    for _ in range(3):
+        for node in (1, 2):
+            assert await nodes.ask(node) == PRESENT
+
+
+async def test_a_node_that_lagged_behind_before_does_not_count_as_one_that_does_now(nodes: Nodes) -> None:
+    nodes.says = {1: (FORMER, 10), 2: (FORMER, 10), 3: (PRESENT, 20)}
+    assert await nodes.ask(3) == PRESENT
+    nodes.silent = {1, 3}
+    assert await nodes.ask(2) == PRESENT
+    nodes.says[2] = NONE, 30
+    assert await nodes.ask(2) == NONE
+    nodes.silent = {2}
+    assert await nodes.ask(1) == NONE
+    assert await nodes.ask(3) == NONE
 
 
 async def test_a_topic_made_again_is_not_read_a_second_time(client: Told) -> None:
