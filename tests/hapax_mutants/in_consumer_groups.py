@@ -43,6 +43,12 @@ MUTANTS = (
         (unit("core/group/test_memberships.py"),),
     ),
     Mutant(
+        "a deletion removes a part of a commit that is under way", "a commit is one", "coordinator/groups.py",
+        "        if group in self._busy:\n            raise Refusal(",
+        "        if False:\n            raise Refusal(",
+        (unit("coordinator/test_offsets.py"),),
+    ),
+    Mutant(
         "a commit is stored between two appends of its group's deletion", "a commit is one",
         "core/group/machine.py",
         "        self.memberships.check_stays(request.group_id)\n",

@@ -253,8 +253,11 @@ class OffsetsShard(Shard):
         return self.members.begin(self.machine.memberships.call, request)
 
     async def delete_group(self, group: str) -> ErrorCode:
-        """Returns once the deletion is durable. Raises Refusal."""
+        """Returns once the deletion is durable. Raises Refusal: 14 while offsets of the group are being stored, because
+        it would delete only those of them whose partitions have had an offset before."""
         self.check_serving()
+        if group in self._busy:
+            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"offsets of group {group!r} are being stored")
         async with self._confirming_refusals():
             answer = await self.members.ask(self.machine.delete_group, group)
         assert isinstance(answer, RemovalAnswer)

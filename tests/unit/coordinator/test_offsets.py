@@ -380,3 +380,26 @@ def test_a_commit_while_its_group_is_deleted_is_kept_whole(monkeypatch: pytest.M
         assert [await world.committed(GROUP, "t", each) for each in range(3)] == [(20, 0), (-1, 0), (20, 0)]
 
     run(scenario)
+
+
+def test_a_commit_that_is_under_way_is_not_torn_by_the_deletion_of_its_group() -> None:
+    """The deletion would remove the offset of partition 0, which it knows, and leave that of partition 1."""
+
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 2))
+        assert await world.commit_offset(GROUP, "t", 0, 10) == 0
+        shard = world.coordinator(world.owner_of_group(GROUP)).shards.group_shard(GROUP)
+        request = OffsetCommit(GROUP, -1, "", None, tuple(
+            CommitRequest(TopicPartition("t", PartitionIndex(partition)), Offset(20), -1, "") for partition in (0, 1)))
+        commit = asyncio.ensure_future(shard.offset_commit(request))
+        await asyncio.sleep(0)
+        assert not commit.done()
+        with pytest.raises(Refusal) as refused:
+            await shard.delete_group(GROUP)
+        assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert list(await commit) == [ErrorCode.NONE] * 2
+        assert [await world.committed(GROUP, "t", each) for each in range(2)] == [(20, 0), (20, 0)]
+        assert await shard.delete_group(GROUP) is ErrorCode.NONE
+        assert [await world.committed(GROUP, "t", each) for each in range(2)] == [(-1, 0), (-1, 0)]
+
+    run(scenario)
