@@ -92,6 +92,8 @@ async def _is_stored(partition: RepeatedPartition, batch: bytearray, stored: Dup
         while True:
             if not partition.serving or (partition.log, segments.cuts) != (segments, cuts):
                 raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the log was changed while its batch was compared")
+            if stored.base_offset < segments.start_offset:
+                return False  # DeleteRecords has removed it with its segment
             try:
                 fetched = segments.read(
                     stored.base_offset, 1, stored.wait_for + 1, warmed=warmed >= _WARMING_ROUNDS)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hapax.broker import intake, repeats
+from hapax.broker.kafka_api import DeletionService, OffsetService
 from hapax.broker.intake import LOOKS_AT_ONCE
 from hapax.codec.batch import Buffer, read_header
 from hapax.codec.incoming import same_records
@@ -206,6 +207,26 @@ async def test_a_leadership_that_ends_while_a_retry_is_compared(
     if when == "before":
         harness.replica.serving = False
     assert (await harness.calls.result(number)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_retry_whose_stored_batch_was_deleted_is_refused(folder: RealDisk) -> None:
+    """By DeleteRecords, with its segment: there is nothing to compare it with."""
+    harness = await opened(folder, "compression.type=zstd")
+    written = batch(3, producer_id=7, epoch=0, sequence=0, transactional=True)
+    number = harness.produce(written, transactional_id="x")
+    await asked(harness)
+    harness.verify(serial=5)
+    await harness.calls.result(number)
+    harness.replica.set_settings(load([], environment={}))
+    harness.replica.log.roll()
+    partitions: Any = Partitions(harness.replica)
+    assert await DeletionService(partitions).delete_records("t", 0, 3, 5000) == 3
+    checkpoint = harness.replica.maintenance.checkpoint
+    if checkpoint is not None:
+        await checkpoint
+    assert harness.replica.log.bases == [3]
+    again = await asyncio.wait_for(harness.produced(written, transactional_id="x"), 5)
+    assert again.error == ErrorCode.UNKNOWN_PRODUCER_ID
 
 
 async def test_a_retry_within_a_transaction_may_have_become_too_old(folder: RealDisk) -> None:
