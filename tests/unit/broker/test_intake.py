@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hapax.broker import intake, repeats
-from hapax.broker.kafka_api import DeletionService, OffsetService
 from hapax.broker.intake import LOOKS_AT_ONCE
+from hapax.broker.kafka_api import DeletionService
 from hapax.codec.batch import Buffer, read_header
 from hapax.codec.incoming import same_records
 from hapax.codec.records import decode_batch, encode_records
