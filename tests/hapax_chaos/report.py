@@ -28,8 +28,10 @@ def _summary(summary: dict[str, Any], verdicts: Sequence[_Verdict]) -> list[str]
     for verdict in verdicts:
         totals.update(verdict["transactions"])
     scenarios = len({verdict["scenario"] for verdict in verdicts})
+    whole = len(verdicts) == scenarios * len(CLIENTS)
     outcome = (
-        f"Commit `{summary['commit'][:12]}`: {scenarios} scenarios, each with the clients {' and '.join(CLIENTS)}. "
+        f"Commit `{summary['commit'][:12]}`: {scenarios} scenarios, "
+        f"each with {'the' if whole else 'one or both of the'} clients {' and '.join(CLIENTS)}. "
         f"{len(verdicts)} runs: **{summary['passed']} passed, {summary['failed']} failed**. The clients committed "
         f"{totals['ok']:,} transactions and aborted {totals['fail']:,}; the outcome of {totals['info']:,} stayed "
         "unknown to them. The history checker judged all of them, and the replicas were compared byte by byte after "
