@@ -9,12 +9,14 @@ from typing import Any, Final, NamedTuple, cast
 from hapax.broker.kafka_api import ProduceService
 from hapax.broker.replica import Replica
 from hapax.broker.replica_context import ReplicaContext
+from hapax.broker.waiters import Settles
 from hapax.codec.batch import read_header
 from hapax.codec.control import decode_control
+from hapax.codec.incoming import same_records
 from hapax.codec.records import decode_batch, encode_records
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.partition.values import WriteResult
+from hapax.core.partition.values import OtherBatch, WriteResult
 from hapax.core.partition.verification import Answer, Question, ShardEpochs
 from hapax.core.types import PartitionIndex, TopicId, TopicIdPartition
 from hapax.kafka.api.produce import PartitionRecords, ProduceCall, ProduceRequest
@@ -29,6 +31,23 @@ MOVING: Final = frozenset({
 """Answers after which the verifier looks for the shard's owner and repeats the question."""
 
 _SETTINGS: Final = Settings()
+
+
+class Compared(Replica):
+    """Compares a batch with the stored one that has its sequences at once: a replica does so in a thread
+    (`broker.repeats`), and here is no loop."""
+
+    def refuse(
+        self, batch: memoryview | bytearray, refusal: Refusal, call: Settles, number: int, transactional_id: str
+    ) -> None:
+        stored = refusal.stored if isinstance(refusal, OtherBatch) else None
+        if stored is not None and any(
+            read_header(other).base_offset == stored.base_offset and same_records(other, batch)
+            for other in self.log.batches  # type: ignore[attr-defined]
+        ):
+            self.carry_out(stored, memoryview(batch), read_header(batch), call, number, False)
+        else:
+            self.context.settle_refused(call, number, self.refused(batch, refusal, call), refusal, transactional_id)
 
 
 def partition_of(name: str) -> str:
@@ -180,7 +199,7 @@ class Broker(Component):
             shard_epochs=ShardEpochs(), ask=ask, refused=nothing, reconsider=reconsider, damaged=nothing,
             mislisted=nothing, superseded=nothing, unreadable=nothing,
         )
-        replica = Replica(
+        replica = Compared(
             context, "t", TopicIdPartition(topic_id(self.name), PartitionIndex(0)), _SETTINGS, internal=False
         )
         replica.restore(None, 0, 0, (), ())
