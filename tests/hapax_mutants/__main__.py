@@ -18,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -43,6 +45,8 @@ MACHINE_LIMIT_S: Final = 900
 """Processor time for a simulation or exploration that looks for a mutant without its unit test."""
 _WAITS_S: Final = 900
 """A check that makes no progress for this long has found the mutant too."""
+_MANY: Final = 8
+"""A check of this many mutants is run without one before all else."""
 
 
 class Found(NamedTuple):
@@ -178,6 +182,9 @@ def main() -> int:
                 with FOUND.open("a") as file:
                     file.write(json.dumps([bug.name, *found]) + "\n")
 
+        if not args.no_baseline and failing(pool, scratches, shared_by_many(left)):
+            print("a check that fails without a mutant finds each of them: the run ends before it begins")
+            return 1
         list(pool.map(hunt, range(1, len(left) + 1), left))
         if not args.no_baseline:
             proves_nothing = failing(pool, scratches, {found.check for found in caught.values()})
@@ -205,6 +212,12 @@ def main() -> int:
     passed = sum(bug.name in caught for bug in chosen)
     print(f"{passed} passed, {len(chosen) - passed} failed")
     return 0 if passed == len(chosen) else 1
+
+
+def shared_by_many(bugs: Sequence[Bug]) -> set[str]:
+    """The checks that are tried for `_MANY` bugs or more. The others are run without a mutant at the end."""
+    times = Counter(check for bug in bugs for check in bug.checks)
+    return {check for check, count in times.items() if count >= _MANY}
 
 
 def already_found() -> dict[str, Found]:
