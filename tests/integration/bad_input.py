@@ -169,11 +169,15 @@ def resealed(data: bytearray) -> bytearray:
     return data
 
 
-def produce(connection: Wire, topic: str, records: bytes | bytearray, version: int = 7, partition: int = 0) -> Any:
+def produce(
+    connection: Wire, topic: str, records: bytes | bytearray, version: int = 7, partition: int = 0,
+    transactional_id: str | None = None,
+) -> Any:
     """The partition's answer; None where the connection ended instead."""
     data = messages.ProduceRequest.TopicProduceData
-    answer = connection.ask("Produce", version, transactional_id=None, acks=-1, timeout_ms=5000, topic_data=[
-        data(name=topic, partition_data=[data.PartitionProduceData(index=partition, records=bytes(records))])])
+    topics = [data(name=topic, partition_data=[data.PartitionProduceData(index=partition, records=bytes(records))])]
+    answer = connection.ask(
+        "Produce", version, transactional_id=transactional_id, acks=-1, timeout_ms=5000, topic_data=topics)
     return None if answer is None else answer.responses[0].partition_responses[0]
 
 

@@ -300,8 +300,7 @@ def test_hanging_transactions_are_found_and_aborted(cluster_factory: Callable[..
     transactions = "kafka-transactions"
     with contextlib.ExitStack() as stack:
         tools = stack.enter_context(kafka_tools(cluster.bootstrap))
-        wire = Wire(ClusterProcess(cluster, "broker-0").address)
-        stack.callback(wire.close)
+        node = ClusterProcess(cluster, "broker-0").address
         tools.ok("kafka-topics", "--create", "--topic", topic, "--partitions", "3")
 
         def opened(name: str, partition: int) -> Producer:
@@ -324,7 +323,8 @@ def test_hanging_transactions_are_found_and_aborted(cluster_factory: Callable[..
         ended.commit_transaction(30)
         assert described(late)[4] == "CompleteCommit" and described(alive)[4] == "Ongoing"
         producer_id, epoch = described(late)[2:4]
-        answer = produce(wire, topic, late_batch(int(producer_id), int(epoch), 0), partition=2)
+        wire = stack.enter_context(contextlib.closing(Wire(node)))  # of an older connection nothing would be taken
+        answer = produce(wire, topic, late_batch(int(producer_id), int(epoch), 0), partition=2, transactional_id=late)
         assert (answer.error_code, answer.base_offset) == (0, 0)
         assert produce(wire, topic, encode_records([(0, b"k", b"after", ())]), partition=2).error_code == 0
 
@@ -351,7 +351,7 @@ def test_hanging_transactions_are_found_and_aborted(cluster_factory: Callable[..
         assert row[-1] == "None"
 
         # By the older way to name it, which a tool takes for brokers without DescribeProducers.
-        answer = produce(wire, topic, late_batch(int(producer_id), int(epoch), 1), partition=0)
+        answer = produce(wire, topic, late_batch(int(producer_id), int(epoch), 1), partition=0, transactional_id=late)
         assert answer.error_code == 0 and hanging("--topic", topic) == [[topic, "0", producer_id, epoch]]
         tools.ok(
             transactions, "abort", "--topic", topic, "--partition", "0", "--producer-id", producer_id,
