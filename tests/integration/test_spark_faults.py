@@ -93,10 +93,23 @@ def test_a_task_that_fails_and_is_tried_again_writes_once(
     spark: SparkSession, cluster: LocalCluster, topics: tuple[str, str], tmp_path: Path, streaming: bool
 ) -> None:
     marker = tmp_path / "failed-once"
+    settings = {
+        "bootstrap.servers": cluster.bootstrap, "group.id": "not used", "isolation.level": "read_uncommitted",
+    }
+    topic = topics[1]
 
     @F.udf("binary")
     def fails_once(value: bytes) -> bytes:
         if value == b"v250" and not marker.exists():
+            from confluent_kafka import Consumer, TopicPartition
+
+            consumer = Consumer(settings)
+            consumer.assign([TopicPartition(topic, partition, 0) for partition in (0, 1)])
+            end, mine = time.monotonic() + 60, False
+            while not mine and time.monotonic() < end:  # this task has the even ones
+                found = consumer.poll(1)
+                mine = found is not None and not found.error() and int(found.value()[1:]) % 2 == 0
+            consumer.close()
             marker.touch()
             raise RuntimeError("the first attempt dies here, with records written")
         return bytes(value)
