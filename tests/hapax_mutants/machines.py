@@ -45,7 +45,7 @@ MACHINES: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     ("acks=0 overtakes what waits for the connection",): (sim("1-4", "--hours 0.02 --scene weak"),),
     ("a folder is believed by the setting of the process that finds it",): (sim("1", "--hours 0.02 --scene alone"),),
     ("a compressed batch gets another sequence",): (sim("1", "--hours 0.01 --scene packed --faults-every 1"),),
-    ("who left a leader that died is not remembered",): (sim("941011", "--hours 0.03 --scene durability"),),
+    ("who left a leader that died is not remembered",): (sim("941001-941040", "--hours 0.03 --scene durability"),),
     ("classic: a transaction of a former generation commits positions",): _GROUPS,
     ("a partition is free as soon as its member was told to give it up",): _GROUPS,
     ("a heartbeat that lists nothing confirms a revocation",): _GROUPS,
