@@ -11,6 +11,7 @@ import contextlib
 import json
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -312,7 +313,7 @@ S = TypeVar("S", bound=Settings)
 F = TypeVar("F", bound=Closes)
 
 
-class Program(Generic[S, F]):
+class Program(ABC, Generic[S, F]):
     """Lives, one after another, until it is told to stop. An error that a client cannot survive ends a life."""
 
     def __init__(self, settings: S) -> None:
@@ -321,13 +322,13 @@ class Program(Generic[S, F]):
         self._history = HistoryFile(settings.history)
         self.stopping = False
 
+    @abstractmethod
     def _begin(self) -> F:
         """Returns the clients of a new life."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _live(self, face: F) -> None:
         """Works until the program is told to stop."""
-        raise NotImplementedError
 
     def run(self) -> None:
         life = 0

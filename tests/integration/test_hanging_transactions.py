@@ -100,7 +100,7 @@ async def test_hanging_transactions_are_found_in_all_shards_and_aborted(cluster_
     for name in ("broker-0", *COORDINATORS):
         cluster.kill(name)
     cluster.start("broker-0")  # has the batches from its log, which holds no transactional ids
-    # As long as nobody is there to end them, they are told to whoever watches.
+    # While no coordinator runs that could end them, the metrics count them.
     late = "hapax_broker_late_transactions"
     wait_until(lambda: total(scraped(cluster, "broker-0"), late) == 2, "two late transactions in the metrics")
     assert total(scraped(cluster, "broker-0"), "hapax_broker_partitions_with_late_transactions") == 2
