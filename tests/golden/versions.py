@@ -19,7 +19,7 @@ RECORDS: dict[etcd.KeyKind, Any] = {
     "group_shard": etcd.ShardRecord, "pid_next": etcd.PidCounterRecord, "pid_lease": etcd.PidLeaseRecord,
     "controller": etcd.ControllerRecord, "throttle": etcd.ThrottleRecord,
     "silent": etcd.SilentRecord, "policy": etcd.PolicyRecord, "group_config": etcd.GroupConfigRecord,
-    "acl": etcd.AclRecord,
+    "acl": etcd.AclRecord, "scram_credential": etcd.ScramCredentialRecord, "scram_secret": etcd.ScramSecretRecord,
 }  # fmt: skip
 """By the kind of key. Of `draining` only the key is read."""
 

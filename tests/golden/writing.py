@@ -40,6 +40,7 @@ from hapax.core.group.values import (
     TargetEpochValue,
     TargetRecord,
 )
+from hapax.core.sasl.scram_keys import ScramCredential, ScramMechanism
 from hapax.core.transaction.record import (
     NO_LIMIT,
     NO_TIMEOUT_MS,
@@ -362,4 +363,11 @@ def etcd_values() -> Iterator[tuple[str, bytes]]:
             Permission.DENY)),
     ):
         yield keys.acl(record.binding), record.encode()
+    yield keys.scram_secret, etcd.ScramSecretRecord(bytes(range(32))).encode()
+    for user, credential in (
+        ("alice", ScramCredential(ScramMechanism.SCRAM_SHA_256, b"salt of alice", bytes(32), bytes(range(32)), 4096)),
+        ("team/bob é", ScramCredential(
+            ScramMechanism.SCRAM_SHA_512, bytes(range(64)), bytes(range(64)), bytes(64), 16_384)),
+    ):
+        yield keys.scram_credential(credential.mechanism, user), etcd.ScramCredentialRecord(credential).encode()
     yield keys.controller, etcd.ControllerRecord(NodeId(300), "10.0.0.9:9093", RegistrationEpoch(4)).encode()

@@ -169,6 +169,8 @@ class _End:
     def unsent_bytes(self) -> int:
         return 0
 
+    def limit_frames(self, most_bytes: int | None) -> None: ...
+
     def pause_reading(self) -> None:
         self.reading = False
 

@@ -139,8 +139,8 @@ class BrokerService:
             hanging=self.hanging,
         ))
         self.server = KafkaServer(
-            ports.network, self._table(metrics), server_limits(settings), metrics, listener_securities(settings),
-            ports.random)
+            ports.network, self._table(metrics), server_limits(settings), metrics,
+            listener_securities(settings, view.scram, ports), ports.random)
 
     def _replica_context(self) -> ReplicaContext:
         """Made before the parts that its callbacks call."""

@@ -18,6 +18,7 @@ from hapax.core.access.principals import Principal
 from hapax.core.access.resources import Operation, Pattern, Permission, ResourceType
 from hapax.core.cluster.failover import PartitionState
 from hapax.core.producer.leases import Lease
+from hapax.core.sasl.scram_keys import ScramCredential, ScramMechanism
 from hapax.core.transaction.policy import TransactionPolicy
 from hapax.core.types import (
     NO_LEADER_EPOCH,
@@ -48,6 +49,9 @@ Role = Literal["broker", "coordinator", "pid", "controller"]
 ShardKind = Literal["txn", "group"]
 
 
+_SCRAM_MECHANISMS: Final = {each.sasl_name.lower(): each for each in ScramMechanism}
+
+
 class MetadataFormatError(ValueError):
     """A value in the store that this program does not understand."""
 
@@ -56,13 +60,14 @@ class MetadataFormatError(ValueError):
 
 KeyKind = Literal[
     "cluster", "node", "draining", "silent", "throttle", "topic", "deleted", "partition", "txn_shard", "group_shard",
-    "pid_next", "pid_lease", "policy", "group_config", "acl", "controller", "unknown",
+    "pid_next", "pid_lease", "policy", "group_config", "acl", "scram_credential", "scram_secret", "controller",
+    "unknown",
 ]
 
 
 class ParsedKey(NamedTuple):
-    """What a key names. `name` is a topic, group or lease name, a policy's uid or an ACL's whole key, `number` a node
-    id, partition index or shard."""
+    """What a key names. `name` is a topic, group, lease or user name, a policy's uid or an ACL's whole key, `number` a
+    node id, partition index, shard or SCRAM mechanism."""
 
     kind: KeyKind
     number: int = -1
@@ -148,15 +153,23 @@ class Keys:
             f"{self.prefix}acls", kind.name.lower(), pattern.name.lower(), quote(name, safe=""),
             permission.name.lower(), operation.name.lower(), quote(principal, safe=""), quote(host, safe="")))
 
+    @property
+    def scram_secret(self) -> str:
+        return f"{self.prefix}scram/secret"
+
+    def scram_credential(self, mechanism: ScramMechanism, user: str) -> str:
+        return f"{self.prefix}scram/users/{mechanism.sasl_name.lower()}/{quote(user, safe='')}"
+
     def parse(self, key: str) -> ParsedKey:
         """The inverse of all of the above; `unknown` for a key that none of them makes."""
         try:
             return self._parsed(key.removeprefix(self.prefix).split("/"), key)
-        except ValueError:
+        except (ValueError, KeyError):
             return ParsedKey("unknown", name=key)
 
     def _parsed(self, parts: list[str], key: str) -> ParsedKey:
-        """Raises ValueError for a number, topic id or quoted name that these keys spell differently."""
+        """Raises ValueError for a number, topic id or quoted name that these keys spell differently, KeyError for a
+        mechanism that this release does not know."""
         match parts:
             case ["cluster"]:
                 return ParsedKey("cluster")
@@ -192,6 +205,10 @@ class Keys:
                 for text in (name, principal, host):
                     _name(text)
                 return ParsedKey("acl", name=key)
+            case ["scram", "secret"]:
+                return ParsedKey("scram_secret")
+            case ["scram", "users", mechanism, user]:
+                return ParsedKey("scram_credential", _SCRAM_MECHANISMS[mechanism], _name(user))
             case _:
                 return ParsedKey("unknown", name=key)
 
@@ -569,6 +586,44 @@ class AclRecord:
         except KeyError as error:
             raise MetadataFormatError(f"acl: unknown word or missing field {error}: {value[:200]!r}") from None
         return cls(binding, f.get("owner", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredentialRecord:
+    """What a user's password is checked with. The key names user and mechanism."""
+
+    credential: ScramCredential
+
+    def encode(self) -> bytes:
+        mechanism, salt, stored_key, server_key, iterations, _ = self.credential
+        return _encode({
+            "mechanism": mechanism.sasl_name, "salt": salt.hex(), "stored_key": stored_key.hex(),
+            "server_key": server_key.hex(), "iterations": iterations,
+        })
+
+    @classmethod
+    def decode(cls, value: bytes) -> ScramCredentialRecord:
+        f = _decode("scram credential", value)
+        mechanism = _SCRAM_MECHANISMS.get(str(f["mechanism"]).lower())
+        if mechanism is None:
+            raise MetadataFormatError(f"scram credential: unknown mechanism {f['mechanism']!r}")
+        return cls(ScramCredential(
+            mechanism, bytes.fromhex(f["salt"]), bytes.fromhex(f["stored_key"]), bytes.fromhex(f["server_key"]),
+            f["iterations"]))
+
+
+@dataclass(frozen=True, slots=True)
+class ScramSecretRecord:
+    """From which all nodes derive the salts of users that do not exist, so that these seem to exist."""
+
+    secret: bytes
+
+    def encode(self) -> bytes:
+        return _encode({"secret": self.secret.hex()})
+
+    @classmethod
+    def decode(cls, value: bytes) -> ScramSecretRecord:
+        return cls(bytes.fromhex(_decode("scram secret", value)["secret"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Final
 from hapax.controller.acls import Acls
 from hapax.controller.group_configs import GroupConfigs
 from hapax.controller.reassignments import Reassignments
+from hapax.controller.scram_credentials import ScramCredentials
 from hapax.controller.topics import Topics
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
@@ -22,7 +23,8 @@ PUBLIC: Final = "/hapax.v1.ClusterAdmin/"
 
 class RpcApi:
     def __init__(
-        self, topics: Topics, group_configs: GroupConfigs, acls: Acls, reassignments: Reassignments, view: ClusterView,
+        self, topics: Topics, group_configs: GroupConfigs, acls: Acls, scram: ScramCredentials,
+        reassignments: Reassignments, view: ClusterView,
         planned_unclean: Callable[[PartitionView], None],
     ) -> None:
         """`planned_unclean` is called for each partition that got, or may have got, a leader that may lack acknowledged
@@ -30,6 +32,7 @@ class RpcApi:
         self._topics = topics
         self._group_configs = group_configs
         self._acls = acls
+        self._scram = scram
         self._reassignments = reassignments
         self._view = view
         self._planned_unclean = planned_unclean
@@ -38,6 +41,8 @@ class RpcApi:
         """Of the nodes that pass administrative calls on."""
         return {
             INTERNAL + "AlterAcls": decoding(controller_pb2.AlterAclsRequest, self._alter_acls),
+            INTERNAL + "AlterScramCredentials": decoding(
+                controller_pb2.AlterScramCredentialsRequest, self._alter_scram_credentials),
             **{INTERNAL + name: handler for name, handler in self._calls().items()},
         }
 
@@ -78,6 +83,9 @@ class RpcApi:
 
     async def _alter_acls(self, request: controller_pb2.AlterAclsRequest) -> bytes:
         return (await self._acls.alter(request)).SerializeToString()
+
+    async def _alter_scram_credentials(self, request: controller_pb2.AlterScramCredentialsRequest) -> bytes:
+        return (await self._scram.alter(request)).SerializeToString()
 
     async def _alter_reassignments(self, request: pb.AlterReassignmentsRequest) -> bytes:
         return (await self._reassignments.alter(request)).SerializeToString()

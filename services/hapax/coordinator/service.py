@@ -92,7 +92,8 @@ class CoordinatorService:
         transaction_call.register(table, view, self.rpc.framed_handlers())
         register_other_roles(table)
         self.server = KafkaServer(
-            ports.network, table, server_limits(settings), metrics, listener_securities(settings), ports.random)
+            ports.network, table, server_limits(settings), metrics, listener_securities(settings, view.scram, ports),
+            ports.random)
         self._metrics = metrics
         metrics.observe(SHARDS, self.shards.owned)
         metrics.observe(TRANSACTIONAL_IDS, self.shards.transactional_ids)

@@ -36,6 +36,8 @@ _ADMINISTRATION: Final = "unit/kafka/api/test_administration.py"
 _REASSIGNMENTS: Final = "unit/controller/test_reassignments.py"
 
 _ACLS: Final = "unit/kafka/test_acls.py"
+_SASL: Final = "unit/kafka/test_sasl.py"
+_SCRAM: Final = "unit/kafka/test_scram_credentials.py"
 TESTS: Final = {
     "Produce": "unit/kafka/api/test_produce.py::test_requests_decode_to_what_was_encoded",
     "Fetch": "unit/kafka/api/test_fetch.py::test_responses_are_those_of_the_library",
@@ -65,6 +67,10 @@ TESTS: Final = {
     "DescribeAcls": f"{_ACLS}::test_what_was_created_is_described_and_deleted",
     "CreateAcls": f"{_ACLS}::test_each_binding_has_its_own_result",
     "DeleteAcls": f"{_ACLS}::test_what_was_created_is_described_and_deleted",
+    "SaslHandshake": f"{_SASL}::test_a_mechanism_that_is_not_enabled_is_answered_with_those_that_are",
+    "SaslAuthenticate": f"{_SASL}::test_each_mechanism_gives_the_connection_its_principal",
+    "DescribeUserScramCredentials": f"{_SCRAM}::test_what_was_set_is_described_and_removed",
+    "AlterUserScramCredentials": f"{_SCRAM}::test_each_user_has_its_own_result",
     "DescribeConfigs": f"{_CONFIGS}::test_what_holds_for_a_topic_is_its_own_its_brokers_or_the_default",
     "AlterConfigs": f"{_ADMINISTRATION}::test_alter_configs_replaces_all_that_a_topic_has",
     "AlterReplicaLogDirs": f"{_ADMINISTRATION}::test_a_replica_stays_in_the_only_folder",

@@ -36,3 +36,14 @@ TLS_REFUSED: Final = gauge(
     ["listener"])
 TLS_RELOADS: Final = counter(
     "hapax_tls_reloads_total", "How often a listener has taken over new certificates.", ["listener"])
+LOGINS: Final = counter(
+    "hapax_sasl_logins_total",
+    "Logins: succeeded, renewed on an open connection, failed, timed out, or given up because there were too many.",
+    ["listener", "mechanism", "outcome"],
+    kafka="kafka.server:type=socket-server-metrics,name=successful-authentication-total")
+LOGGING_IN: Final = gauge(
+    "hapax_sasl_logging_in", "Open connections whose clients have not logged in.", ["listener"])
+KEY_SET_READS: Final = counter(
+    "hapax_sasl_key_set_reads_total",
+    "How often the token issuer's keys were read. When a read fails, those that are known stay.",
+    ["listener", "outcome"])

@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Final
 
 from hapax.core.access.principal_rules import PrincipalRules
 from hapax.core.access.principals import ANONYMOUS, Principal, user
-from hapax.runtime.ports import FrameConnection, FrameLimits
-from hapax.runtime.security_settings import PLAINTEXT, SSL
+from hapax.core.sasl.exchange import Failure, Success
+from hapax.runtime.password_checks import PasswordChecks
+from hapax.runtime.ports import FrameConnection, FrameLimits, Ports
+from hapax.runtime.scram_image import ScramImage
+from hapax.runtime.security_settings import PLAINTEXT, SASL_PLAINTEXT, SASL_SSL, SSL
 from hapax.runtime.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
+    from hapax.kafka.sasl import SaslListener
+    from hapax.kafka.server import KafkaServer, Session
+    from hapax.runtime.key_sets import IssuerKeys
     from hapax.runtime.tls import TlsCertificates
 
 # What reads certificates is imported with the first listener that has TLS: 10 MB and 0.1 s that the others do not need.
@@ -33,6 +39,25 @@ class ListenerSecurity:
     handshake_timeout_ms: int = 10_000
     max_handshakes: int = 2_000
     max_handshakes_per_address: int = 500
+    sasl: SaslListener | None = None
+    """None: clients do not log in."""
+
+    @property
+    def keys(self) -> IssuerKeys | None:
+        """Of the issuer of tokens that clients log in with."""
+        return None if self.sasl is None else self.sasl.keys
+
+    @property
+    def keys_refresh_ms(self) -> int:
+        assert self.sasl is not None
+        return self.sasl.refresh_ms
+
+    def session(self, server: KafkaServer, connection: FrameConnection, listener: str) -> Session:
+        """Of a connection whose client must log in."""
+        from hapax.kafka.sasl_session import SaslSession
+
+        assert self.sasl is not None
+        return SaslSession(server, connection, listener, self.sasl)
 
     def limits(self, frames: FrameLimits) -> FrameLimits:
         """`frames`, with the limits of TLS handshakes."""
@@ -42,7 +67,7 @@ class ListenerSecurity:
 
     def principal_of(self, connection: FrameConnection) -> Principal:
         """The principal of a connection that was just opened. Raises Unauthenticated."""
-        if self.rules is None or not connection.certificate:
+        if self.sasl is not None or self.rules is None or not connection.certificate:
             return ANONYMOUS
         from hapax.codec.distinguished_names import subject_name
 
@@ -59,15 +84,26 @@ class ListenerSecurity:
 OPEN: Final = ListenerSecurity()
 
 
-def listener_securities(settings: Settings) -> Mapping[str, ListenerSecurity]:
-    """By listener. Raises SettingsError where a certificate cannot be used."""
-    return {
-        name: _tls_listener(name, settings.of_listener(name)) if protocol == SSL else OPEN
-        for name, protocol in settings.security_protocols.items()
-    }
+def listener_securities(settings: Settings, scram: ScramImage, ports: Ports) -> Mapping[str, ListenerSecurity]:
+    """By listener. Raises SettingsError where a certificate cannot be used. `scram`: the users' credentials."""
+    found = {}
+    passwords: PasswordChecks[Success | Failure] = PasswordChecks()
+    for name, protocol in settings.security_protocols.items():
+        own = settings.of_listener(name)
+        tls = protocol in (SSL, SASL_SSL)
+        security = _tls_listener(name, protocol, own) if tls else replace(OPEN, protocol=protocol)
+        if protocol in (SASL_PLAINTEXT, SASL_SSL):
+            from hapax.kafka.sasl import SaslListener
+
+            try:
+                security = replace(security, sasl=SaslListener(own, scram, ports, passwords, tls=tls))
+            except ValueError as error:
+                raise SettingsError(f"listener {name}: {error}") from None
+        found[name] = security
+    return found
 
 
-def _tls_listener(name: str, own: Settings) -> ListenerSecurity:
+def _tls_listener(name: str, protocol: str, own: Settings) -> ListenerSecurity:
     from hapax.runtime.tls import TlsCertificates, TlsError, TlsOptions, pem_text
 
     options = TlsOptions(
@@ -85,5 +121,5 @@ def _tls_listener(name: str, own: Settings) -> ListenerSecurity:
     except TlsError as error:
         raise SettingsError(f"listener {name}: {error}") from None
     return ListenerSecurity(
-        SSL, certificates, PrincipalRules(own.ssl_principal_mapping_rules), own.ssl_reload_interval_ms,
+        protocol, certificates, PrincipalRules(own.ssl_principal_mapping_rules), own.ssl_reload_interval_ms,
         own.ssl_handshake_timeout_ms, own.ssl_max_handshakes, own.ssl_max_handshakes_per_ip)

@@ -17,6 +17,9 @@ from hapax.core.errors import error_name
 from hapax.kafka.errors_in import errors_in
 from hapax.kafka.metrics import (
     CONNECTIONS,
+    KEY_SET_READS,
+    LOGGING_IN,
+    LOGINS,
     REQUEST_BYTES_IN_FLIGHT,
     REQUEST_ERRORS,
     REQUEST_SECONDS,
@@ -28,7 +31,7 @@ from hapax.kafka.metrics import (
     TLS_RELOADS,
 )
 from hapax.kafka.security import OPEN, ListenerSecurity, Unauthenticated
-from hapax.kafka.table import DEFERRED, UNKNOWN_VERSION, ApiTable, CloseConnection, RequestContext
+from hapax.kafka.table import DEFERRED, UNKNOWN_VERSION, ApiTable, CloseConnection, Login, RequestContext
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.addresses import Address
 from hapax.runtime.incidents import Incidents
@@ -88,7 +91,8 @@ class KafkaServer:
         """Opens one listener; port 0 picks a free port. Raises OSError where the address is in use."""
         security = self._securities.get(name, OPEN)
         if security.tls is None:
-            listener = await self._network.listen(host, port, partial(self._accept, listener=name), self.limits.frames)
+            accept = partial(self._accept, listener=name, security=security)
+            listener = await self._network.listen(host, port, accept, self.limits.frames)
         else:
             accept = partial(self._authenticate, listener=name, security=security)
             listener = await self._network.listen(
@@ -96,6 +100,11 @@ class KafkaServer:
             assert self._random is not None
             self._reloads.append(supervision.every(
                 security.reload_interval_ms / 1000, security.tls.reload_aside, "tls-reload", self._random))
+        if security.keys is not None:
+            assert self._random is not None
+            self._reloads.append(supervision.once(security.keys.refresh(), "key-set"))
+            self._reloads.append(supervision.every(
+                security.keys_refresh_ms / 1000, security.keys.refresh, "key-set", self._random))
         self._listeners.append(listener)
         return listener
 
@@ -124,6 +133,15 @@ class KafkaServer:
         metrics.observe(REQUESTS_REFUSED, lambda: self.refused)
         metrics.observe(CONNECTIONS, lambda: len(self.sessions))
         metrics.observe(REQUEST_BYTES_IN_FLIGHT, lambda: self.bytes_in_flight)
+        logins = [(name, each.sasl) for name, each in self._securities.items() if each.sasl is not None]
+        if logins:
+            metrics.observe(LOGINS, lambda: [
+                ((name, mechanism, outcome), count) for name, sasl in logins
+                for (mechanism, outcome), count in sorted(sasl.outcomes.items())])
+            metrics.observe(LOGGING_IN, lambda: [((name,), len(sasl.lobby)) for name, sasl in logins])
+            metrics.observe(KEY_SET_READS, lambda: [
+                ((name, outcome), count) for name, sasl in logins if sasl.keys is not None
+                for outcome, count in sorted(sasl.keys.reads.items())])
         secured = [(name, each.tls) for name, each in self._securities.items() if each.tls is not None]
         if secured:
             metrics.observe(TLS_HANDSHAKES, lambda: [
@@ -132,13 +150,17 @@ class KafkaServer:
             metrics.observe(TLS_REFUSED, lambda: [((name,), int(tls.refusal is not None)) for name, tls in secured])
             metrics.observe(TLS_RELOADS, lambda: [((name,), tls.reloads) for name, tls in secured])
 
-    def _accept(self, connection: FrameConnection, listener: str = PLAINTEXT) -> Session:
-        session = Session(self, connection, listener)
+    def _accept(
+        self, connection: FrameConnection, listener: str = PLAINTEXT, security: ListenerSecurity = OPEN
+    ) -> Session:
+        session = (
+            Session(self, connection, listener) if security.sasl is None
+            else security.session(self, connection, listener))
         self.sessions.add(session)
         return session
 
     def _authenticate(self, connection: FrameConnection, listener: str, security: ListenerSecurity) -> Session:
-        session = self._accept(connection, listener)
+        session = self._accept(connection, listener, security)
         try:
             session.principal = security.principal_of(connection)
         except Unauthenticated as error:
@@ -175,6 +197,10 @@ class Session:
         self._paused = False
         self._waits = False                           # for memory of the node
         self._polls: set[asyncio.Future[Any]] = set()
+
+    @property
+    def login(self) -> Login | None:
+        return None
 
     # --- requests ---------------------------------------------------------------------------------------------
 

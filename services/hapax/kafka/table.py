@@ -45,6 +45,34 @@ class CloseConnection(Exception):
     """Raised by a handler to close the connection instead of answering; `str()` of it goes into the log line."""
 
 
+class LoginAnswer(NamedTuple):
+    """What SaslAuthenticate answers."""
+
+    code: ErrorCode
+    message: str | None = None
+    token: bytes = b""
+    lifetime_ms: int = 0
+    """Milliseconds until the client must log in again; 0: it need not."""
+
+
+class Login(Protocol):
+    """A connection whose client logs in (`sasl_session.SaslSession`)."""
+
+    @property
+    def exchanging(self) -> bool:
+        """A handshake was answered, and the exchange has not ended."""
+        ...
+
+    @property
+    def mechanisms(self) -> Sequence[str]:
+        """That are enabled."""
+        ...
+
+    def interrupted(self, call: str) -> None: ...
+    def begin(self, mechanism: str, version: int) -> ErrorCode: ...
+    def authenticate(self, token: bytes) -> LoginAnswer | Awaitable[LoginAnswer]: ...
+
+
 class AnsweringSession(Protocol):
     """A client's connection, as far as its requests need it (`server.Session`)."""
 
@@ -55,6 +83,11 @@ class AnsweringSession(Protocol):
     """Who sends the requests that arrive from now on: set by authentication."""
     rights: Rights | None
     """What the principal may do, as `needs.rights_of` keeps it."""
+
+    @property
+    def login(self) -> Login | None:
+        """None: the listener takes no logins."""
+        ...
 
     def complete(self, ctx: RequestContext, answer: Answer) -> None: ...
     def release(self, ctx: RequestContext) -> None: ...

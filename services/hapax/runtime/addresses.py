@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Final
 
@@ -50,3 +51,16 @@ def parse_listeners(text: str, node_id: int = 0) -> dict[str, Address]:
         parsed = Address.parse(address)
         found[name] = Address((parsed.host, parsed.port + node_id)) if plus else parsed
     return found
+
+
+def source_of(peer: str) -> str:
+    """What counts as one address: for IPv6 a network, since a host may have a whole one."""
+    host = peer.rpartition(":")[0]
+    if ":" not in host:
+        return host
+    try:
+        return str(ipaddress.ip_network(f"{host.partition('%')[0]}/64", strict=False))
+    except ValueError:
+        return host
+
+

@@ -33,7 +33,7 @@ _Answer = TypeVar("_Answer", bound=Message)
 _Request: TypeAlias = (
     pb.CreateTopicsRequest | pb.DeleteTopicsRequest | pb.CreatePartitionsRequest | pb.AlterTopicConfigsRequest
     | pb.AlterGroupConfigsRequest | pb.AlterReassignmentsRequest | pb.ElectLeadersRequest | pb.SetReplicationRequest
-    | controller_pb2.AlterAclsRequest
+    | controller_pb2.AlterAclsRequest | controller_pb2.AlterScramCredentialsRequest
 )
 
 
@@ -113,6 +113,17 @@ class Administration:
         answer = await self._call("AlterAcls", request, controller_pb2.AlterAclsResponse, timeout_ms)
         await self._visible(lambda view: view.revision >= answer.revision)
         return answer
+
+    async def alter_scram_credentials(
+        self, changes: Sequence[controller_pb2.ScramChange], timeout_ms: int
+    ) -> list[controller_pb2.ScramResult]:
+        """One result per change, in its order. This node knows the changes when it returns; other nodes follow within
+        moments."""
+        request = controller_pb2.AlterScramCredentialsRequest(changes=changes)
+        answer = await self._call(
+            "AlterScramCredentials", request, controller_pb2.AlterScramCredentialsResponse, timeout_ms)
+        await self._visible(lambda view: view.revision >= answer.revision)
+        return list(answer.results)
 
     async def alter_reassignments(
         self, moves: Sequence[pb.Reassignment], timeout_ms: int, keep_replication_factor: bool = False

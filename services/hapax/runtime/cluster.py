@@ -32,6 +32,7 @@ from hapax.codec.metadata import (
     TopicRecord,
 )
 from hapax.core.cluster.failover import FIT, SILENT, STOPPING, UNFIT, Brokers, Live
+from hapax.core.sasl.scram_keys import ScramMechanism
 from hapax.core.transaction.policy import TransactionPolicies
 from hapax.core.types import (
     NodeId,
@@ -54,6 +55,7 @@ from hapax.runtime.ports import (
 )
 from hapax.runtime.rollback_guard import RollbackGuard, StoreRefused
 from hapax.runtime.rpc import FRAMES
+from hapax.runtime.scram_image import ScramImage
 
 log = telemetry.logger("metadata")
 
@@ -250,6 +252,8 @@ class ClusterView:
         """What the platform allows transactional ids."""
         self.access: Final = AccessImage()
         """Who may do what."""
+        self.scram: Final = ScramImage(random)
+        """Whose password is what."""
         self.silent: dict[NodeId, RegistrationEpoch] = {}
         """Processes that do not answer the controller, as it says in the store."""
         self._store = store
@@ -608,6 +612,10 @@ class ClusterView:
                     self._group_configs[parsed.name] = GroupConfigView(record.config, kv.mod_revision)
             case "acl":
                 self.access.apply(key, kv)
+            case "scram_credential":
+                self.scram.apply(ScramMechanism(parsed.number), parsed.name, kv)
+            case "scram_secret":
+                self.scram.apply_secret(kv)
             case _:
                 return  # leases change often and concern the allocator alone
         if kv is None:

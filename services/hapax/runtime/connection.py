@@ -56,8 +56,8 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_above", "_accepted", "_began", "_close_reason", "_closing", "_dup", "_fd", "_files", "_filled", "_flushing",
         "_handler", "_handler_paused", "_high_water", "_last_byte", "_last_frame", "_limits", "_loop", "_lost",
-        "_network", "_opened", "_own", "_queue", "_reading", "_registry", "_spare", "_transport", "_unsent",
-        "_writer_added", "_yielded", "certificate", "peer", "serial",
+        "_max_frame", "_network", "_opened", "_own", "_queue", "_reading", "_registry", "_spare", "_transport",
+        "_unsent", "_writer_added", "_yielded", "certificate", "peer", "serial",
     )
 
     def __init__(
@@ -73,6 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         self._network = network
         self._loop = network.loop
         self._limits = limits
+        self._max_frame = limits.max_frame_bytes
         self._registry = registry
         self._accepted = registry is not None
         self._high_water = limits.write_high_water
@@ -124,6 +125,10 @@ class Connection(asyncio.BufferedProtocol):
             self._above = True
             if self._accepted:  # a client that does not read its answers is not asked for more requests
                 self._apply_pause()
+
+    def limit_frames(self, most_bytes: int | None) -> None:
+        most = self._limits.max_frame_bytes
+        self._max_frame = most if most_bytes is None else min(most, most_bytes)
 
     def unsent_bytes(self) -> int:
         return self._unsent
@@ -229,7 +234,6 @@ class Connection(asyncio.BufferedProtocol):
         """Hands out the whole frames in `data[:end]` and keeps the rest."""
         position = 0
         handler = self._handler
-        max_frame = self._limits.max_frame_bytes
         unpack = _LENGTH.unpack_from
         if handler is None or self._closing:
             return
@@ -237,8 +241,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while self._reading and end - position >= 4:
                 size = unpack(data, position)[0]
-                if not 0 <= size <= max_frame:
-                    self.refuse(f"a frame of {size} bytes (the limit is {max_frame})")
+                if not 0 <= size <= self._max_frame:
+                    self.refuse(f"a frame of {size} bytes (the limit is {self._max_frame})")
                     return
                 after = position + 4 + size
                 if after > end:

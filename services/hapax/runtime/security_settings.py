@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Final, Literal
 
 from hapax.core.access.principal_rules import PrincipalRules
+from hapax.runtime.sasl_settings import SaslSettings
 from hapax.runtime.setting_types import Between, Like, Millis, Principals
 
 PLAINTEXT: Final = "PLAINTEXT"
@@ -22,13 +23,14 @@ OVERRIDE: Final = "listener.name."
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecuritySettings:
+class SecuritySettings(SaslSettings):
     """A part of `settings.Settings`."""
 
     listener_security_protocol_map: str = ""
     """The security protocol of each listener: `INSIDE:PLAINTEXT,OUTSIDE:SSL`. PLAINTEXT: neither encryption nor
-    authentication. SSL: TLS. Empty: a listener whose name is a protocol has that protocol, any other has PLAINTEXT. The
-    first listener, which the nodes use among themselves, must be PLAINTEXT."""
+    authentication. SSL: TLS. SASL_SSL: TLS, and clients log in. SASL_PLAINTEXT: they log in without TLS. Empty: a
+    listener whose name is a protocol has that protocol, any other has PLAINTEXT. The first listener, which the nodes
+    use among themselves, must be PLAINTEXT."""
     ssl_keystore_type: Literal["PEM"] = "PEM"
     """Format of keys and certificates. Only PEM is supported."""
     ssl_keystore_location: str | None = None
@@ -136,8 +138,6 @@ def protocols_of(listeners: Iterable[str], text: str) -> dict[str, str]:
             raise ValueError(f"listener.security.protocol.map does not name the listener {name}")
         else:
             found[name] = PLAINTEXT
-        if found[name] in (SASL_PLAINTEXT, SASL_SSL):
-            raise ValueError(f"the listener {name} has the protocol {found[name]}, which is not supported")
     first, *_ = found.items()
     if first[1] != PLAINTEXT:
         raise ValueError(

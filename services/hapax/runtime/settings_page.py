@@ -6,6 +6,7 @@ from dataclasses import fields
 from functools import lru_cache
 
 from hapax.core.cluster.topics import TOPIC_CONFIGS as KAFKA_TOPIC_CONFIGS
+from hapax.runtime.sasl_settings import SaslSettings
 from hapax.runtime.security_settings import SecuritySettings
 from hapax.runtime.settings import TOPIC_CONFIGS, Settings, as_text
 
@@ -30,8 +31,9 @@ def settings_page() -> str:
     without_effect = ", ".join(f"`{name}`" for name in KAFKA_TOPIC_CONFIGS if name not in TOPIC_CONFIGS)
     lines += [
         "",
-        "The settings that begin with `ssl.` may be given for one listener alone, as",
-        "`listener.name.<name in lower case>.<setting>`; then they apply there in place of the others.",
+        "The settings that begin with `ssl.` or `sasl.`, and `connections.max.reauth.ms`, may be given for one",
+        "listener alone, as `listener.name.<name in lower case>.<setting>`; then they apply there in place of the",
+        "others.",
         "",
         f"Topic configurations that are checked and kept as Kafka's, and have no effect so far: {without_effect}.",
     ]
@@ -47,7 +49,7 @@ def field_documentation() -> dict[str, str]:
     import textwrap
 
     documentation = {}
-    for part in (SecuritySettings, Settings):
+    for part in (SaslSettings, SecuritySettings, Settings):
         body = ast.parse(textwrap.dedent(inspect.getsource(part))).body[0]
         assert isinstance(body, ast.ClassDef)
         for field, text in zip(body.body, body.body[1:], strict=False):

@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import ipaddress
 import os
 import ssl
 from collections import deque
@@ -31,6 +30,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, cast
 
 from hapax.runtime import supervision
+from hapax.runtime.addresses import source_of
 from hapax.runtime.connection import BYTES, Accepted, Connection, Remainder
 from hapax.runtime.ports import (
     FileRange,
@@ -454,7 +454,7 @@ class TlsAccepted(Accepted):
         return sum(map(len, self._addresses.values()))
 
     def began(self, connection: TlsConnection) -> None:
-        address = self._addresses.setdefault(_source(connection.peer), {})
+        address = self._addresses.setdefault(source_of(connection.peer), {})
         address[connection] = None
         self._silent[connection] = None
         if len(address) > self._limits.max_handshakes_per_address:
@@ -469,7 +469,7 @@ class TlsAccepted(Accepted):
 
     def ended(self, connection: TlsConnection) -> None:
         self._silent.pop(connection, None)
-        source = _source(connection.peer)
+        source = source_of(connection.peer)
         address = self._addresses.get(source)
         if address is not None and address.pop(connection, 0) is None and not address:
             del self._addresses[source]
@@ -494,7 +494,7 @@ class TlsAccepted(Accepted):
             connection.hold(False)
             with supervision.contained("tls-handshake", connection.peer):
                 connection.handshake()
-            address = self._addresses.get(_source(connection.peer))
+            address = self._addresses.get(source_of(connection.peer))
             if address is not None and connection in address:  # goes on, and is the last of those who are waited for
                 del address[connection]
                 address[connection] = self._silent[connection] = None
@@ -503,16 +503,3 @@ class TlsAccepted(Accepted):
         self._due = bool(ready)
         if ready:
             self._loop.call_soon(self._turn)
-
-
-def _source(peer: str) -> str:
-    """What counts as one address: for IPv6 a network, since a host may have a whole one."""
-    host = peer.rpartition(":")[0]
-    if ":" not in host:
-        return host
-    try:
-        return str(ipaddress.ip_network(f"{host.partition('%')[0]}/64", strict=False))
-    except ValueError:
-        return host
-
-

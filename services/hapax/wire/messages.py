@@ -39,6 +39,8 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
         "CreateTopics", "DeleteTopics", "CreatePartitions", "ElectLeaders", "AlterPartitionReassignments",
         "ListPartitionReassignments", "DescribeTopicPartitions", "DeleteRecords",
     ),
+    "admin.users": ("DescribeUserScramCredentials", "AlterUserScramCredentials"),
+    "sasl": ("SaslHandshake", "SaslAuthenticate"),
     "admin.transactions": ("DescribeProducers", "DescribeTransactions", "ListTransactions"),
 }
 _OWN: Final = ("ConsumerGroupHeartbeat", "ConsumerGroupDescribe", "TransactionCall")

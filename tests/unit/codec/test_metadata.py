@@ -22,6 +22,8 @@ from hapax.codec.metadata import (
     PidCounterRecord,
     PidLeaseRecord,
     PolicyRecord,
+    ScramCredentialRecord,
+    ScramSecretRecord,
     ShardRecord,
     SilentRecord,
     ThrottleRecord,
@@ -30,6 +32,7 @@ from hapax.codec.metadata import (
 from hapax.core.access.bindings import Binding
 from hapax.core.access.principals import Principal
 from hapax.core.access.resources import Operation, Pattern, Permission, ResourceType
+from hapax.core.sasl.scram_keys import ScramCredential, ScramMechanism
 from hapax.core.types import (
     NO_PRODUCER_ID,
     LeaderEpoch,
@@ -75,6 +78,9 @@ RECORDS = [
     PolicyRecord("", "team-", ("a", "b-*"), 5000, "2026-01-01T00:00:00Z", "uid", "team/loader"),
     GroupConfigRecord({"consumer.session.timeout.ms": "50000"}),
     AclRecord(BINDING),
+    ScramCredentialRecord(ScramCredential(
+        ScramMechanism.SCRAM_SHA_512, b"salt", b"s" * 64, b"t" * 64, 16384)),
+    ScramSecretRecord(bytes(range(32))),
     AclRecord(BINDING._replace(pattern=Pattern.LITERAL, permission=Permission.ALLOW, host="*"), "team/loader"),
 ]
 
@@ -120,6 +126,12 @@ def test_a_binding_in_words_of_a_later_release_is_refused(change: dict[str, str]
         AclRecord.decode(json.dumps(json.loads(AclRecord(BINDING).encode()) | change).encode())
 
 
+def test_a_credential_of_a_mechanism_that_is_not_known_is_refused() -> None:
+    record = json.loads(RECORDS[-3].encode()) | {"mechanism": "SCRAM-SHA-1"}
+    with pytest.raises(MetadataFormatError, match="unknown mechanism"):
+        ScramCredentialRecord.decode(json.dumps(record).encode())
+
+
 def test_keys_parse_back() -> None:
     assert KEYS.parse(KEYS.cluster) == ParsedKey("cluster")
     assert KEYS.parse(KEYS.controller) == ParsedKey("controller")
@@ -136,6 +148,12 @@ def test_keys_parse_back() -> None:
     assert acl.removeprefix(KEYS.prefix) == (
         "acls/transactional_id/prefixed/a%2Fb%20%C3%A9/deny/describe_configs/User%3ACN%3Da%2CO%3Db%2Fc/%3A%3A1")
     assert KEYS.parse(acl) == ParsedKey("acl", name=acl)
+    for mechanism in ScramMechanism:
+        key = KEYS.scram_credential(mechanism, "a/b é")
+        assert KEYS.parse(key) == ParsedKey("scram_credential", int(mechanism), "a/b é")
+    assert KEYS.scram_credential(ScramMechanism.SCRAM_SHA_256, "al/ice") == (
+        KEYS.prefix + "scram/users/scram-sha-256/al%2Fice")
+    assert KEYS.parse(KEYS.scram_secret) == ParsedKey("scram_secret")
     assert KEYS.parse(KEYS.prefix + "later/thing").kind == "unknown"
 
 
@@ -143,6 +161,7 @@ def test_keys_parse_back() -> None:
     "nodes/a", "nodes/", "nodes/01", "nodes/1_0", "nodes/+1", "draining/x", "silent/x", "deleted/no-hex",
     f"partitions/{TOPIC.hex().upper()}/1", f"partitions/{TOPIC.hex()}/one", "partitions/xyz/1", "shards/txn/x",
     "shards/group/ 1", "policies/%61", "policies/a%2fb", "policies/%ff", "pid/leases/%61",
+    "scram/users/scram-sha-256/%61", "scram/users/scram-sha-1/a", "scram/users/a", "scram/other",
     "acls/topic/literal/%61/allow/read/User%3Aa/*", "acls/topic/literal/a/allow/read/User%3Aa",
 ])
 def test_a_key_that_hapax_does_not_write_is_unknown(key: str) -> None:

@@ -32,6 +32,10 @@ def register(table: ApiTable, node: NodeContext | None = None) -> None:
 
     def handle(ctx: RequestContext, request: Any) -> tuple[bytes, ...]:
         error = ErrorCode.NONE if request is not None else ErrorCode.UNSUPPORTED_VERSION
+        login = ctx.session.login
+        if login is not None and login.exchanging:
+            login.interrupted("ApiVersions")
+            error = ErrorCode.ILLEGAL_SASL_STATE
         version = max(ctx.api_version, 0)
         body = bodies.get((version, error))
         if body is None:
@@ -42,7 +46,7 @@ def register(table: ApiTable, node: NodeContext | None = None) -> None:
 
 
 def response(table: ApiTable, error: ErrorCode) -> Any:
-    """`error`: NONE or UNSUPPORTED_VERSION. Both answers contain the list."""
+    """`error`: NONE, UNSUPPORTED_VERSION or ILLEGAL_SASL_STATE. All answers contain the list."""
     key = ApiVersionsResponse.ApiVersion
     feature = ApiVersionsResponse.FinalizedFeatureKey
     supported = ApiVersionsResponse.SupportedFeatureKey

@@ -82,3 +82,45 @@ class AlterAclsResponse(_message.Message):
     removed: _containers.RepeatedCompositeFieldContainer[RemovedAcls]
     revision: int
     def __init__(self, added: _Optional[_Iterable[_Union[AclResult, _Mapping]]] = ..., removed: _Optional[_Iterable[_Union[RemovedAcls, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class ScramChange(_message.Message):
+    __slots__ = ("user", "mechanism", "remove", "salt", "stored_key", "server_key", "iterations")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    MECHANISM_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    SALT_FIELD_NUMBER: _ClassVar[int]
+    STORED_KEY_FIELD_NUMBER: _ClassVar[int]
+    SERVER_KEY_FIELD_NUMBER: _ClassVar[int]
+    ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    mechanism: int
+    remove: bool
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+    def __init__(self, user: _Optional[str] = ..., mechanism: _Optional[int] = ..., remove: _Optional[bool] = ..., salt: _Optional[bytes] = ..., stored_key: _Optional[bytes] = ..., server_key: _Optional[bytes] = ..., iterations: _Optional[int] = ...) -> None: ...
+
+class AlterScramCredentialsRequest(_message.Message):
+    __slots__ = ("changes",)
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    changes: _containers.RepeatedCompositeFieldContainer[ScramChange]
+    def __init__(self, changes: _Optional[_Iterable[_Union[ScramChange, _Mapping]]] = ...) -> None: ...
+
+class ScramResult(_message.Message):
+    __slots__ = ("user", "error", "reason")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    error: int
+    reason: str
+    def __init__(self, user: _Optional[str] = ..., error: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class AlterScramCredentialsResponse(_message.Message):
+    __slots__ = ("results", "revision")
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[ScramResult]
+    revision: int
+    def __init__(self, results: _Optional[_Iterable[_Union[ScramResult, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...

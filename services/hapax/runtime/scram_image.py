@@ -1,0 +1,107 @@
+"""The users' SCRAM credentials in a node's image of the cluster, and the decoys of users who have none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import islice
+from typing import Final, NamedTuple
+
+from hapax.codec.metadata import ScramCredentialRecord, ScramSecretRecord
+from hapax.core.sasl.scram_keys import (
+    ScramCredential,
+    ScramMechanism,
+    Shape,
+    decoy,
+    default_shape,
+    shape_of,
+)
+from hapax.runtime.ports import KeyValue, Randomness
+
+_MOST_SHAPES: Final = 64
+"""Of which a decoy has one: more would take longer to choose from."""
+
+
+class StoredCredential(NamedTuple):
+    credential: ScramCredential
+    mod_revision: int
+
+
+class ScramImage:
+    """Whether a name belongs to a user shows neither in an answer nor in the time that it takes: the decoy is computed
+    for users too."""
+
+    def __init__(self, random: Randomness) -> None:
+        self.secret: bytes | None = None
+        """The cluster's; the controller writes it with the first credential."""
+        self._random = random
+        self._own_secret = b""  # while there is none, and so no user to hide
+        self._stored: dict[ScramMechanism, dict[str, StoredCredential]] = {each: {} for each in ScramMechanism}
+        self._shapes: dict[ScramMechanism | None, Counter[Shape]] = {None: Counter()}
+        """By mechanism; None: of the credentials that passwords in clear are compared with."""
+        self._shapes |= {each: Counter() for each in ScramMechanism}
+
+    def apply(self, mechanism: ScramMechanism, name: str, kv: KeyValue | None) -> None:
+        """Raises MetadataFormatError."""
+        added = None if kv is None else StoredCredential(ScramCredentialRecord.decode(kv.value).credential,
+                                                         kv.mod_revision)
+        self._count(mechanism, name, -1)
+        if added is None:
+            self._stored[mechanism].pop(name, None)
+        else:
+            self._stored[mechanism][name] = added
+        self._count(mechanism, name, 1)
+
+    def apply_secret(self, kv: KeyValue | None) -> None:
+        """Raises MetadataFormatError."""
+        self.secret = None if kv is None else ScramSecretRecord.decode(kv.value).secret
+
+    def _count(self, mechanism: ScramMechanism, name: str, by: int) -> None:
+        for of, found in ((mechanism, self._stored[mechanism].get(name)), (None, self._for_plain(name))):
+            if found is not None:
+                shapes, shape = self._shapes[of], shape_of(found.credential)
+                shapes[shape] += by
+                if not shapes[shape]:
+                    del shapes[shape]
+
+    def _for_plain(self, name: str) -> StoredCredential | None:
+        """The one that takes less work."""
+        return next((stored[name] for stored in self._stored.values() if name in stored), None)
+
+    # --- logins -------------------------------------------------------------------------------------------------
+
+    def find(self, mechanism: ScramMechanism, name: str) -> ScramCredential:
+        """The user's credential; a decoy for a user who has none."""
+        instead = self._decoy(mechanism, name)
+        found = self._stored[mechanism].get(name)
+        return instead if found is None else found.credential
+
+    def find_for_plain(self, name: str) -> ScramCredential:
+        """What a password in clear is compared with: any of the user's credentials."""
+        instead = self._decoy(None, name)
+        found = self._for_plain(name)
+        return instead if found is None else found.credential
+
+    def _decoy(self, mechanism: ScramMechanism | None, name: str) -> ScramCredential:
+        shapes = list(islice(self._shapes[mechanism], _MOST_SHAPES))
+        return decoy(
+            self.secret or self._instead(), name,
+            shapes or [default_shape(mechanism or ScramMechanism.SCRAM_SHA_256)])
+
+    def _instead(self) -> bytes:
+        self._own_secret = self._own_secret or self._random.randbytes(32)
+        return self._own_secret
+
+    # --- administration -----------------------------------------------------------------------------------------
+
+    def stored(self, mechanism: ScramMechanism, name: str) -> StoredCredential | None:
+        return self._stored[mechanism].get(name)
+
+    def users(self) -> list[str]:
+        return sorted({name for stored in self._stored.values() for name in stored})
+
+    def of_user(self, name: str) -> Mapping[ScramMechanism, int]:
+        """Iterations by mechanism; empty: there is no such user."""
+        return {
+            mechanism: stored[name].credential.iterations
+            for mechanism, stored in self._stored.items() if name in stored}
