@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import jwt
@@ -22,6 +22,8 @@ PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed25519.Ed25519Public
 
 _RSA: Final = frozenset(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"))
 _CURVES: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+_READERS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
+    "RSA": RSAAlgorithm.from_jwk, "EC": ECAlgorithm.from_jwk, "OKP": OKPAlgorithm.from_jwk}
 _LEAST_RSA_BITS: Final = 2048
 _MOST_KEYS: Final = 256
 _LONGEST_REASON: Final = 200
@@ -81,7 +83,7 @@ def _key(entry: dict[str, Any]) -> VerificationKey | None:
     if not isinstance(operations, list) or "verify" not in operations:
         return None
     try:
-        key: Any = {"RSA": RSAAlgorithm, "EC": ECAlgorithm, "OKP": OKPAlgorithm}[entry["kty"]].from_jwk(entry)
+        key = _READERS[entry["kty"]](entry)
     except Exception:  # the library raises several types for malformed members
         return None
     algorithms = _algorithms_of(key)
@@ -132,18 +134,18 @@ def _judged(claims: dict[str, Any], rules: TokenRules, now_s: float) -> Success 
         return Failure("the token has no exp")
     if now_s >= expires + rules.skew_s:
         return Failure("the token has expired")
-    for name in ("nbf", "iat"):
-        if name in claims:
-            since = _moment(claims[name])
+    for claim in ("nbf", "iat"):
+        if claim in claims:
+            since = _moment(claims[claim])
             if since is None or now_s < since - rules.skew_s:
-                return Failure(f"the token's {name} is in the future or malformed")
+                return Failure(f"the token's {claim} is in the future or malformed")
     if claims.get("iss") != rules.issuer:
         return Failure("the token is of another issuer")
     given = claims.get("aud")
     audiences: Sequence[Any] = given if isinstance(given, list) else [given]
     if not any(isinstance(each, str) and each in rules.audiences for each in audiences):
         return Failure("the token is for another audience")
-    name = claims.get(rules.name_claim)
+    name: Any = claims.get(rules.name_claim)
     if not isinstance(name, str) or (fault := name_fault(name)):
         return Failure(f"the token's {rules.name_claim} is no user name: {fault if isinstance(name, str) else ''}")
     return Success(name, b"", int((expires + rules.skew_s) * 1000))

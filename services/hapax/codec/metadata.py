@@ -595,7 +595,7 @@ class ScramCredentialRecord:
     credential: ScramCredential
 
     def encode(self) -> bytes:
-        mechanism, salt, stored_key, server_key, iterations, _ = self.credential
+        mechanism, salt, stored_key, server_key, iterations = self.credential
         return _encode({
             "mechanism": mechanism.sasl_name, "salt": salt.hex(), "stored_key": stored_key.hex(),
             "server_key": server_key.hex(), "iterations": iterations,

@@ -227,11 +227,10 @@ class SaslSession(Session):
     def _concluded(self, outcome: Outcome) -> LoginAnswer:
         if isinstance(outcome, Challenge):
             return LoginAnswer(ErrorCode.NONE, None, outcome.token)
-        if isinstance(outcome, Success):
-            outcome = self._welcome(outcome)
-        if isinstance(outcome, LoginAnswer):
-            return outcome
-        self._failed(outcome.reason)
+        found = self._welcome(outcome) if isinstance(outcome, Success) else outcome
+        if isinstance(found, LoginAnswer):
+            return found
+        self._failed(found.reason)
         return LoginAnswer(
             ErrorCode.SASL_AUTHENTICATION_FAILED,
             "Authentication failed during authentication due to invalid credentials with SASL mechanism "

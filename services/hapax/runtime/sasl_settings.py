@@ -20,7 +20,7 @@ class SaslSettings:
     OAUTHBEARER, separated by commas. The password of PLAIN is that of the user's SCRAM credentials."""
     sasl_allow_secrets_without_tls: bool = False
     """true: a listener without TLS takes what is enough to log in as somebody: the passwords of PLAIN, the tokens of
-    OAUTHBEARER, the salted passwords of AlterUserScramCredentials. Only for networks that nobody listens to."""
+    OAUTHBEARER, the salted passwords of AlterUserScramCredentials. Only where the network itself is trusted."""
     sasl_server_max_receive_size: Annotated[int, Between(1024, 524_288)] = 65_536
     """Bytes of the largest request that is read before a login."""
     sasl_login_timeout_ms: Millis = 10_000

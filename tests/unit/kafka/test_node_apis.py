@@ -516,7 +516,8 @@ def test_a_node_answers_every_advertised_call_of_other_roles_in_every_version() 
                   "CreatePartitions", "ElectLeaders", "AlterPartitionReassignments", "ListPartitionReassignments",
                   "IncrementalAlterConfigs", "DescribeConfigs", "AlterConfigs", "AlterReplicaLogDirs",
                   "DescribeLogDirs", "DescribeClientQuotas", "AlterClientQuotas", "DescribeQuorum", "UpdateFeatures",
-                  "ListConfigResources", "DescribeTopicPartitions", "DescribeAcls", "CreateAcls", "DeleteAcls"}
+                  "ListConfigResources", "DescribeTopicPartitions", "DescribeAcls", "CreateAcls", "DeleteAcls",
+                  "SaslHandshake", "SaslAuthenticate", "DescribeUserScramCredentials", "AlterUserScramCredentials"}
         for _, name, version, _ in REQUESTS:
             if name in served:
                 continue

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import ssl
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hapax.core.access.principals import ANONYMOUS
 from hapax.kafka.security import Unauthenticated, listener_securities
 from hapax.local.authority import Authority, Issued
+from hapax.runtime.scram_image import ScramImage
 from hapax.runtime.security_settings import split_override
 from hapax.runtime.settings import SettingsError, load
 
@@ -22,14 +26,19 @@ class Connection:
         self.certificate = b"" if issued is None else ssl.PEM_cert_to_DER_cert(issued.certificate.decode())
 
 
+def loaded(*flags: str):  # type: ignore[no-untyped-def]
+    ports: Any = SimpleNamespace(clock=None, random=random.Random(1))
+    return listener_securities(load(flags, environment={}), ScramImage(random.Random(1)), ports)
+
+
 def securities(folder: Path, *flags: str):  # type: ignore[no-untyped-def]
     certificate, key = NODE.write(folder, "node")
     (folder / "ca.crt").write_bytes(AUTHORITY.certificate)
-    return listener_securities(load([
+    return loaded(
         "listeners=PLAINTEXT://:9092,OUT_SIDE://:9093,OTHER://:9094",
         "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,OUT_SIDE:SSL,OTHER:SSL",
         f"ssl.certificate.location={certificate}", f"ssl.key.location={key}",
-        f"ssl.truststore.location={folder / 'ca.crt'}", *flags], environment={}))
+        f"ssl.truststore.location={folder / 'ca.crt'}", *flags)
 
 
 def test_each_listener_has_its_own_protocol_and_settings(tmp_path: Path) -> None:
@@ -75,7 +84,9 @@ def test_a_name_without_a_name_is_refused(tmp_path: Path) -> None:
     (["listener.security.protocol.map=PLAINTEXT"], "not LISTENER:PROTOCOL"),
     (["listener.security.protocol.map=PLAINTEXT:TLS"], "none of PLAINTEXT, SSL"),
     (["listener.security.protocol.map=A:SSL,a:SSL"], "A has two protocols"),
-    (["listeners=PLAINTEXT://:1,SASL_SSL://:2"], "not supported"),
+    (["listeners=SASL_SSL://:1"], "need PLAINTEXT"),
+    (["sasl.oauthbearer.jwks.endpoint.url=ftp://x/y"], "must match"),
+    (["sasl.server.max.receive.size=2147483647"], "at most 524288"),
     (["listener.name.away.ssl.client.auth=none"], "listeners names no AWAY"),
     (["listener.name.plaintext.ssl.client.oath=none"], "no such setting"),
     (["listener.name.plaintext.num.partitions=3"], "no such setting"),
@@ -89,9 +100,38 @@ def test_bad_settings_are_refused(flags: list[str], sentence: str) -> None:
 
 
 def test_a_certificate_that_cannot_be_used_keeps_the_node_from_starting() -> None:
-    settings = load(["listeners=PLAINTEXT://:1,SSL://:2", "ssl.keystore.location=/no/file"], environment={})
     with pytest.raises(SettingsError, match="listener SSL: /no/file: No such file"):
-        listener_securities(settings)
+        loaded("listeners=PLAINTEXT://:1,SSL://:2", "ssl.keystore.location=/no/file")
+
+
+def test_a_listener_with_sasl_has_its_own_mechanisms(tmp_path: Path) -> None:
+    certificate, key = NODE.write(tmp_path, "node")
+    found = loaded(
+        "listeners=PLAINTEXT://:1,SASL_PLAINTEXT://:2,OUTSIDE://:3",
+        "listener.security.protocol.map=OUTSIDE:SASL_SSL,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        f"ssl.certificate.location={certificate}", f"ssl.key.location={key}",
+        "listener.name.outside.sasl.enabled.mechanisms=PLAIN", "listener.name.outside.connections.max.reauth.ms=5000")
+    assert found["PLAINTEXT"].sasl is None and found["PLAINTEXT"].tls is None
+    inside, outside = found["SASL_PLAINTEXT"], found["OUTSIDE"]
+    assert (inside.tls, inside.sasl.mechanisms) == (None, ("SCRAM-SHA-256", "SCRAM-SHA-512"))
+    assert outside.tls is not None and outside.sasl.mechanisms == ("PLAIN",)
+    assert (inside.sasl.max_reauth_ms, outside.sasl.max_reauth_ms) == (0, 5000)
+
+
+def test_a_certificate_is_no_login(tmp_path: Path) -> None:
+    """Under SASL_SSL the login alone gives the principal."""
+    certificate, key = NODE.write(tmp_path, "node")
+    security = loaded("listeners=PLAINTEXT://:1,SASL_SSL://:2", f"ssl.certificate.location={certificate}",
+                      f"ssl.key.location={key}")["SASL_SSL"]
+    assert security.principal_of(Connection(AUTHORITY.issue("CN=alice"))) == ANONYMOUS
+
+
+def test_passwords_in_clear_need_tls_or_a_setting() -> None:
+    flags = ["listeners=PLAINTEXT://:1,SASL_PLAINTEXT://:2", "sasl.enabled.mechanisms=PLAIN"]
+    with pytest.raises(SettingsError, match="listener SASL_PLAINTEXT: PLAIN would send passwords in clear"):
+        loaded(*flags)
+    found = loaded(*flags, "listener.name.sasl_plaintext.sasl.allow.secrets.without.tls=true")
+    assert found["SASL_PLAINTEXT"].sasl.mechanisms == ("PLAIN",)
 
 
 def test_names_with_underscores_can_be_overridden_in_the_environment() -> None:

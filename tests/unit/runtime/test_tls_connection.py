@@ -21,6 +21,7 @@ import uvloop
 
 from hapax.local.authority import Authority, Issued
 from hapax.runtime import supervision, tls_connection
+from hapax.runtime.addresses import source_of
 from hapax.runtime.network import TcpNetwork
 from hapax.runtime.ports import FrameConnection, FrameLimits, FrameListener
 from hapax.runtime.tls import TlsCertificates, TlsOptions
@@ -646,9 +647,9 @@ def test_the_longest_silent_goes_when_there_are_too_many_of_all_addresses(run: C
 
 
 def test_an_ipv6_network_counts_as_one_address() -> None:
-    source = tls_connection._source
-    assert source("2001:db8:1:2:3::4:5000") == source("2001:db8:1:2:ffff::1:80") != source("2001:db8:1:3::1:80")
-    assert source("192.0.2.1:1") == "192.0.2.1"
+    network = source_of("2001:db8:1:2:3::4:5000")
+    assert network == source_of("2001:db8:1:2:ffff::1:80") != source_of("2001:db8:1:3::1:80")
+    assert source_of("192.0.2.1:1") == "192.0.2.1"
 
 
 def test_a_listener_that_closes_ends_half_handshakes(run: Callable[..., None]) -> None:

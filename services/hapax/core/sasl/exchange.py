@@ -28,7 +28,7 @@ PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = (SCRAM_SHA_256, SCRAM_SHA_512, PLAIN, OAUTHBEARER)
 SHOWS_SECRETS: Final = frozenset((PLAIN, OAUTHBEARER))
-"""Whoever hears what the client sends can log in as the client."""
+"""What the client sends is enough to log in as the client."""
 
 LONGEST_NAME: Final = 1024
 """Bytes of UTF-8 of a user's name."""

@@ -41,12 +41,23 @@ class ScramCredential(NamedTuple):
     stored_key: bytes
     server_key: bytes
     iterations: int
-    decoy: bool = False
-    """It stands for a user who does not exist. No password fits it."""
+
+    @property
+    def decoy(self) -> bool:
+        """It stands for a user who does not exist. No password fits it."""
+        return False
 
     def __repr__(self) -> str:
         """Without the keys: they must not get into a log."""
         return f"ScramCredential({self.mechanism.sasl_name}, {self.iterations} iterations)"
+
+
+class Decoy(ScramCredential):
+    __slots__ = ()
+
+    @property
+    def decoy(self) -> bool:
+        return True
 
 
 def salted_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
@@ -87,7 +98,7 @@ def default_shape(mechanism: ScramMechanism) -> Shape:
     return Shape(mechanism, _DEFAULT_ITERATIONS, 26, True)
 
 
-def decoy(secret: bytes, name: str, shapes: Iterable[Shape]) -> ScramCredential:
+def decoy(secret: bytes, name: str, shapes: Iterable[Shape]) -> Decoy:
     """The credential that a user who has none seems to have: always the same one, of the shape that some user's really
     has. `secret`: the cluster's; who does not know it cannot tell the salt from a random one. `shapes`: not empty.
 
@@ -98,9 +109,9 @@ def decoy(secret: bytes, name: str, shapes: Iterable[Shape]) -> ScramCredential:
     if shape.textual:
         salt = bytes(_TEXT[each % len(_TEXT)] for each in salt)
     key_bytes = shape.mechanism.key_bytes
-    return ScramCredential(
+    return Decoy(
         shape.mechanism, salt, _draw(secret, "stored key", what, key_bytes),
-        _draw(secret, "server key", what, key_bytes), shape.iterations, decoy=True)
+        _draw(secret, "server key", what, key_bytes), shape.iterations)
 
 
 def _draw(secret: bytes, purpose: str, name: bytes, size: int) -> bytes:

@@ -15,6 +15,7 @@ from hapax.core.sasl.exchange import Challenge, Failure, PasswordCheck, Success,
 from hapax.core.sasl.plain import PlainExchange
 from hapax.core.sasl.scram import ScramExchange, unescaped
 from hapax.core.sasl.scram_keys import (
+    Decoy,
     ScramCredential,
     ScramMechanism,
     Shape,
@@ -99,7 +100,7 @@ def test_an_unknown_user_fails_where_and_as_a_wrong_password_does() -> None:
 
 def test_no_proof_fits_a_decoy_even_if_its_keys_are_known() -> None:
     """A decoy's keys are derived from the secret: who has both must still not get in."""
-    known = credential("secret")._replace(decoy=True)
+    known = Decoy(*credential("secret"))
     assert isinstance(log_in(ScramExchange(lambda name: known, "server")), Failure)
     assert isinstance(PasswordCheck("alice", "secret", known).outcome(), Failure)
 
