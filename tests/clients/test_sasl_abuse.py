@@ -25,8 +25,9 @@ from clients.secured import secured
 from conftest import end_cluster, start_cluster
 from hapax.local.cluster import LocalCluster
 from integration.scraping import scraped, total
+from integration.waiting import wait_until
 
-LIFETIME_S = 2.5
+LIFETIME_S = 4.0
 FAILED = 58
 
 
@@ -290,6 +291,21 @@ def test_a_changed_password_counts_at_once(users: Logins, node: LocalCluster) ->
             assert client.scram("carol", password)[-1].error_code == 0
     with RawClient(users) as client:
         assert client.scram("carol", "one")[-1].error_code == FAILED
+
+
+def test_a_changed_password_ends_the_sessions_of_the_former_one(users: Logins, node: LocalCluster) -> None:
+    settings = users.librdkafka("OAUTHBEARER", "admin")
+    bootstrap = settings.pop("bootstrap.servers")
+    set_password(bootstrap, "dave", "one", **settings)
+    with RawClient(users) as client, RawClient(users) as plain, RawClient(users) as other:
+        assert client.scram("dave", "one")[-1].error_code == 0
+        assert plain.plain("dave", "one").error_code == 0
+        assert other.scram("alice")[-1].error_code == 0
+        assert metadata(client) is not None
+        set_password(bootstrap, "dave", "two", **settings)
+        wait_until(lambda: metadata(client) is None, "end of the session")
+        assert metadata(plain) is None
+        assert metadata(other) is not None
 
 
 def test_logins_are_counted(users: Logins, node: LocalCluster) -> None:

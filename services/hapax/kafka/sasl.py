@@ -20,7 +20,7 @@ from hapax.core.sasl.exchange import (
 from hapax.core.sasl.oauthbearer import OAuthBearerExchange
 from hapax.core.sasl.plain import PlainExchange
 from hapax.core.sasl.scram import ScramExchange
-from hapax.core.sasl.scram_keys import ScramMechanism
+from hapax.core.sasl.scram_keys import ScramCredential, ScramMechanism
 from hapax.runtime.addresses import source_of
 from hapax.runtime.password_checks import PasswordChecks
 from hapax.runtime.ports import Clock, Ports
@@ -94,6 +94,12 @@ class Lobby:
         chosen.give_up()
 
 
+class Revocable(Protocol):
+    """A session that rests on a user's password."""
+
+    def revoked(self) -> None: ...
+
+
 class SaslListener:
     """Shared by the connections of one listener."""
 
@@ -115,6 +121,8 @@ class SaslListener:
         self._scram = scram
         self._random = ports.random
         self._passwords = passwords
+        self._sessions: dict[tuple[ScramMechanism, str], dict[Revocable, None]] = {}
+        scram.on_withdrawn(self._withdrawn)
         if OAUTHBEARER in self.mechanisms:
             from hapax.runtime.key_sets import issuer_keys  # 10 MB that other listeners do not need
 
@@ -128,6 +136,23 @@ class SaslListener:
             return OAuthBearerExchange()
         nonce = base64.urlsafe_b64encode(self._random.randbytes(_NONCE_BYTES)).decode()
         return ScramExchange(partial(self._scram.find, _SCRAM[mechanism]), nonce)
+
+    def admit(self, session: Revocable, name: str, credential: ScramCredential) -> bool:
+        """Ends the session when the credential is removed or replaced. False: it was already."""
+        if not self._scram.is_current(name, credential):
+            return False
+        self._sessions.setdefault((credential.mechanism, name), {})[session] = None
+        return True
+
+    def forget(self, session: Revocable, name: str, credential: ScramCredential) -> None:
+        of_user = self._sessions.get((credential.mechanism, name), {})
+        of_user.pop(session, None)
+        if not of_user:
+            self._sessions.pop((credential.mechanism, name), None)
+
+    def _withdrawn(self, mechanism: ScramMechanism, name: str) -> None:
+        for session in self._sessions.pop((mechanism, name), {}):
+            session.revoked()
 
     async def check_password(self, check: PasswordCheck, peer: str) -> Success | Failure:
         return await self._passwords.run(source_of(peer), check.outcome)

@@ -9,7 +9,8 @@ its body is not looked at. In EXCHANGE, SaslHandshake and ApiVersions are answer
 A failed login is answered with one fixed text, and the connection closes 100 ms later: a client that meets a closed
 connection instead would try again for ever. What the log says is for the operator.
 
-A session ends with `connections.max.reauth.ms` or with the credential. After that the connection takes nothing but
+A session ends with `connections.max.reauth.ms`, with the token, or when the password is changed or its user removed.
+After that the connection takes nothing but
 another login; any other request closes it, once the requests before it are answered.
 """
 
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hapax.core.access.principals import user
 from hapax.core.errors import ErrorCode
 from hapax.core.sasl.exchange import Challenge, Exchange, Failure, Outcome, PasswordCheck, Success, TokenCheck
+from hapax.core.sasl.scram_keys import ScramCredential
 from hapax.kafka.sasl import FAILED, GIVEN_UP, RENEWED, SUCCEEDED, TIMED_OUT, SaslListener
 from hapax.kafka.server import Session
 from hapax.kafka.table import LoginAnswer, RequestContext
@@ -61,6 +63,7 @@ class _Refusing:
 class SaslSession(Session):
     __slots__ = (
         "_asked",
+        "_credential",
         "_ends",
         "_exchange",
         "_leaving_after",
@@ -89,6 +92,7 @@ class SaslSession(Session):
         self._open_until = _NOT_NOW               # requests are handled without a look at the stage
         self._logged_in_at = _NOT_NOW
         self._leaving_after: float | None = None  # seconds; the connection closes once all is answered
+        self._credential: tuple[str, ScramCredential] | None = None
         self.working = False
         self.source = source_of(connection.peer)
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(sasl.login_timeout_ms / 1000, self._late)
@@ -246,6 +250,11 @@ class SaslSession(Session):
             lifetime_ms = min(lifetime_ms, success.expires_ms - self._sasl.clock.now_ms())
         if lifetime_ms <= 0:
             return Failure("the credential has ended")
+        self._release_credential()
+        if success.credential is not None:
+            if not self._sasl.admit(self, success.name, success.credential):
+                return Failure("the credential was removed or replaced")
+            self._credential = success.name, success.credential
         now = self._loop.time()
         self.principal = principal
         self._stage, self._exchange, self._raw, self._logged_in_at = _Stage.IN, None, False, now
@@ -255,6 +264,16 @@ class SaslSession(Session):
         self._settled()
         return LoginAnswer(
             ErrorCode.NONE, None, success.token, 0 if lifetime_ms == _FOREVER else int(lifetime_ms))
+
+    def revoked(self) -> None:
+        """The credential was removed or replaced: the session ends, as if its time were over."""
+        self._credential = None
+        self._ends = self._open_until = _NOT_NOW
+
+    def _release_credential(self) -> None:
+        if self._credential is not None:
+            self._sasl.forget(self, *self._credential)
+            self._credential = None
 
     def _failed(self, reason: str) -> None:
         self._sasl.outcomes[self._mechanism, FAILED] += 1
@@ -314,3 +333,4 @@ class SaslSession(Session):
     def _abandon(self) -> None:
         super()._abandon()
         self._settled()
+        self._release_credential()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -34,6 +34,7 @@ class ScramImage:
     def __init__(self, random: Randomness) -> None:
         self.secret: bytes | None = None
         """The cluster's; the controller writes it with the first credential."""
+        self._withdrawn: list[Callable[[ScramMechanism, str], None]] = []
         self._random = random
         self._own_secret = b""  # while there is none, and so no user to hide
         self._stored: dict[ScramMechanism, dict[str, StoredCredential]] = {each: {} for each in ScramMechanism}
@@ -45,12 +46,20 @@ class ScramImage:
         """Raises MetadataFormatError."""
         added = None if kv is None else StoredCredential(ScramCredentialRecord.decode(kv.value).credential,
                                                          kv.mod_revision)
+        former = self._stored[mechanism].get(name)
         self._count(mechanism, name, -1)
         if added is None:
             self._stored[mechanism].pop(name, None)
         else:
             self._stored[mechanism][name] = added
         self._count(mechanism, name, 1)
+        if former is not None and (added is None or added.credential != former.credential):
+            for withdrawn in self._withdrawn:
+                withdrawn(mechanism, name)
+
+    def on_withdrawn(self, callback: Callable[[ScramMechanism, str], None]) -> None:
+        """`callback` is called when a user's credential is removed or replaced."""
+        self._withdrawn.append(callback)
 
     def apply_secret(self, kv: KeyValue | None) -> None:
         """Raises MetadataFormatError."""
@@ -91,6 +100,11 @@ class ScramImage:
     def _instead(self) -> bytes:
         self._own_secret = self._own_secret or self._random.randbytes(32)
         return self._own_secret
+
+    def is_current(self, name: str, credential: ScramCredential) -> bool:
+        """False: it was removed or replaced meanwhile."""
+        found = self._stored[credential.mechanism].get(name)
+        return found is not None and found.credential == credential
 
     # --- administration -----------------------------------------------------------------------------------------
 

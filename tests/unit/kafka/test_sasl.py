@@ -45,6 +45,14 @@ class Users:
     def find_for_plain(self, name: str) -> Any:
         return self.find(ScramMechanism.SCRAM_SHA_256, name)
 
+    def on_withdrawn(self, callback: Any) -> None:
+        self.withdrawn = callback
+
+    def is_current(self, name: str, credential: Any) -> bool:
+        return self.current
+
+    current = True
+
 
 class Clock:
     def now_ms(self) -> int:
@@ -79,8 +87,9 @@ class Node:
         table.on(find_coordinator.ROW, lambda ctx, request: messages.FindCoordinatorResponse(
             throttle_time_ms=0, error_code=0, error_message=None, node_id=1, host="", port=1))
         self.table = table
+        self.users = Users()
         self.sasl = SaslListener(
-            SaslSettings(**settings), Users(), SystemOfPorts(), PasswordChecks(), tls=True)  # type: ignore[arg-type]
+            SaslSettings(**settings), self.users, SystemOfPorts(), PasswordChecks(), tls=True)  # type: ignore[arg-type]
         self.server = KafkaServer(Listening(), table)  # type: ignore[arg-type]
         self._serial = 0
 
@@ -417,6 +426,34 @@ async def test_another_mechanism_may_not_either() -> None:
     assert client.log_in(mechanism="SCRAM-SHA-512").error_code == 58
     await asyncio.sleep(0.2)
     assert client.closed
+
+
+@pytest.mark.parametrize("reauth_ms", [0, 60_000])
+@scenario
+async def test_a_session_ends_when_the_password_is_changed_or_the_user_removed(reauth_ms: int) -> None:
+    node = Node(connections_max_reauth_ms=reauth_ms)
+    clients = [node.connect() for _ in range(3)]
+    for client in clients:
+        assert client.log_in().error_code == 0
+    await asyncio.sleep(1.5)
+    node.users.withdrawn(ScramMechanism.SCRAM_SHA_512, "alice")
+    node.users.withdrawn(ScramMechanism.SCRAM_SHA_256, "bob")
+    clients[2].session.on_closed("gone")
+    for client in clients[:2]:
+        assert coordinator(client).error_code == 0
+    node.users.withdrawn(ScramMechanism.SCRAM_SHA_256, "alice")
+    assert coordinator(clients[0]) is None and clients[0].closed
+    assert clients[1].log_in().error_code == 0  # with the new password
+    assert coordinator(clients[1]).error_code == 0
+    clients[1].session.on_closed("gone")
+    assert not node.sasl._sessions
+
+
+@scenario
+async def test_a_password_that_is_changed_amid_the_exchange_lets_no_one_in() -> None:
+    node = Node()
+    node.users.current = False
+    assert node.connect().log_in().error_code == 58
 
 
 # --- tokens -----------------------------------------------------------------------------------------------------------

@@ -459,6 +459,37 @@ def test_a_length_beyond_the_limit_closes_the_connection_with_one_line(
     assert len(caplog.records) == 1
 
 
+def test_a_connection_may_have_a_limit_of_its_own_for_a_while(run: Callable[[Scenario], None]) -> None:
+    """Abuse case 9: a length that is beyond it closes the connection before its bytes come."""
+
+    async def scenario(net: TcpNetwork) -> None:
+        pair = await Pair(net).listen(echo)
+        for lifted in (False, True):
+            client = await pair.client()
+            server = await pair.accepted.get()
+            server.connection.limit_frames(1000)
+            client.connection.send([bytes(1000)])
+            assert len(await client.frames.get()) == 1000
+            if lifted:
+                server.connection.limit_frames(None)
+                client.connection.send([bytes(100_000)])
+                assert len(await client.frames.get()) == 100_000
+                client.connection.drop()
+            else:
+                client.connection.send([bytes(1001)])
+            reason = await server.closed
+            assert ("the limit is 1000" in reason) is not lifted
+        _, writer = await pair.raw()
+        server = await pair.accepted.get()
+        server.connection.limit_frames(1 << 40)  # never more than the listener's own
+        writer.write(struct.pack(">i", LIMITS.max_frame_bytes + 1))
+        assert "the limit is" in await server.closed
+        writer.close()
+        await pair.listener.close()
+
+    run(scenario)
+
+
 def test_a_claimed_length_costs_no_memory_until_the_bytes_arrive(run: Callable[[Scenario], None]) -> None:
     async def scenario(net: TcpNetwork) -> None:
         pair = await Pair(net).listen(limits=FrameLimits(max_frame_bytes=1 << 30))

@@ -64,6 +64,19 @@ def test_passwords_in_clear_have_decoys_of_the_credential_that_they_are_compared
     assert (decoy.mechanism, decoy.iterations) == (SHA_512, 16384)
 
 
+def test_a_credential_that_is_removed_or_replaced_is_told() -> None:
+    found, told = image(("alice", made())), []
+    found.on_withdrawn(lambda mechanism, name: told.append((mechanism, name)))
+    found.apply(SHA_512, "alice", stored(ScramCredentialRecord(made(SHA_512)).encode()))
+    found.apply(SHA_256, "alice", stored(ScramCredentialRecord(made()).encode(), 6))  # the same one again
+    assert told == [] and found.is_current("alice", made())
+    found.apply(SHA_256, "alice", stored(ScramCredentialRecord(made(iterations=5000)).encode(), 7))
+    assert told == [(SHA_256, "alice")] and not found.is_current("alice", made())
+    found.apply(SHA_512, "alice", None)
+    found.apply(SHA_512, "alice", None)
+    assert told == [(SHA_256, "alice"), (SHA_512, "alice")] and not found.is_current("alice", made(SHA_512))
+
+
 def test_nodes_agree_on_decoys() -> None:
     assert image().find(SHA_256, "mallory") == image().find(SHA_256, "mallory")
     alone = ScramImage(random.Random(1))

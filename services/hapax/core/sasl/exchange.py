@@ -46,6 +46,8 @@ class Success(NamedTuple):
     token: bytes = b""
     expires_ms: int | None = None
     """When the credential ends, in milliseconds since 1970; None: it does not."""
+    credential: ScramCredential | None = None
+    """What the password was compared with; None: there was no password."""
 
 
 class Failure(NamedTuple):
@@ -71,7 +73,7 @@ class PasswordCheck(NamedTuple):
             stored_key, _ = keys_of(credential.mechanism, salted)
             fits |= hmac.compare_digest(stored_key, credential.stored_key)
         if fits and not self.credential.decoy:
-            return Success(self.name)
+            return Success(self.name, credential=self.credential)
         return Failure(f"the password is wrong or the user {self.name!r} unknown")
 
 

@@ -93,7 +93,7 @@ class ScramExchange:
         fits = hmac.compare_digest(hashlib.new(mechanism.digest, client_key).digest(), credential.stored_key)
         if not fits or credential.decoy:
             return Failure(f"the password is wrong or the user {name!r} unknown")
-        return Success(name, b"v=" + answer)
+        return Success(name, b"v=" + answer, credential=credential)
 
 
 def unescaped(name: bytes) -> str | None:

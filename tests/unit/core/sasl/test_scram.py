@@ -75,10 +75,10 @@ def test_the_example_of_rfc_7677() -> None:
     found = ScramExchange(lambda name: stored, "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
     assert found.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO") == Challenge(
         b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")
-    assert found.step(
+    outcome = found.step(
         b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
-        b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
-    ) == Success("user", b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
+        b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=")
+    assert outcome == Success("user", b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=", credential=stored)
 
 
 @pytest.mark.parametrize("mechanism", ScramMechanism)
@@ -241,8 +241,8 @@ def plain(token: bytes) -> Any:
 
 
 def test_plain() -> None:
-    assert plain(b"\0alice\0secret") == Success("alice")
-    assert plain(b"alice\0alice\0secret") == Success("alice")
+    assert plain(b"\0alice\0secret") == Success("alice", credential=ALICE[SHA_512])
+    assert plain(b"alice\0alice\0secret") == Success("alice", credential=ALICE[SHA_512])
     assert isinstance(plain(b"admin\0alice\0secret"), Failure)  # abuse case 15
     for wrong in (b"\0alice\0guess", b"\0mallory\0secret", b"\0alice\0", b"\0\0secret", b"alice\0secret", b"",
                   b"\0alice\0secret\0", b"\0alice\0\xff", b"\0" + b"a" * 1025 + b"\0x", b"\0a\0" + b"x" * 4097):
