@@ -64,6 +64,27 @@ class Logins(NamedTuple):
         return {**settings, "sasl.username": name, "sasl.password": password}
 
 
+    def java(self, mechanism: str) -> Path:
+        """A file of settings for Kafka's own client."""
+        module = {"PLAIN": "plain.PlainLoginModule", "OAUTHBEARER": "oauthbearer.OAuthBearerLoginModule"}.get(
+            mechanism, "scram.ScramLoginModule")
+        who = "" if mechanism == "OAUTHBEARER" else f' username="alice" password="{PASSWORD}"'
+        settings = {
+            "security.protocol": "SASL_SSL", "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.tls.folder / "ca.crt"), "sasl.mechanism": mechanism,
+            "sasl.jaas.config": f"org.apache.kafka.common.security.{module} required{who};"}
+        if mechanism == "OAUTHBEARER":
+            (self.tls.folder / "token").write_text(self.token())
+            settings["sasl.oauthbearer.token.endpoint.url"] = (self.tls.folder / "token").as_uri()
+            settings["sasl.login.callback.handler.class"] = (
+                "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler")
+        path = self.tls.folder / f"{mechanism}.properties"
+        # Properties are read as Latin-1.
+        path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()).encode(
+            "ascii", "backslashreplace").decode().replace("\\xfc", "\\u00fc"))
+        return path
+
+
 def logins(tls: Secured) -> Logins:
     made = Logins(tls, ec.generate_private_key(ec.SECP256R1()))
     made.write_keys(first=made.key)

@@ -16,7 +16,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from clients.logins import MECHANISMS, PASSWORD, Logins, logins, set_password
-from clients.other import new_name
+from clients.other import go_command, java_command, new_name, program
 from clients.secured import secured
 from conftest import end_cluster, start_cluster
 from hapax.local.cluster import LocalCluster
@@ -135,6 +135,24 @@ def test_aiokafka(users: Logins, topic: str, mechanism: str) -> None:
             return [(await asyncio.wait_for(consumer.getone(), 30)).value for _ in VALUES]
 
     assert asyncio.run(scenario()) == VALUES
+
+
+@of_each_mechanism
+def test_java(users: Logins, node: LocalCluster, monkeypatch: pytest.MonkeyPatch, mechanism: str) -> None:
+    monkeypatch.setenv("CLIENT_CONFIG", str(users.java(mechanism)))
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls="
+                       + (users.tls.folder / "token").as_uri())
+    with program(java_command()) as java:
+        java.run("transactions", users.bootstrap, new_name())
+
+
+@of_each_mechanism
+def test_franz_go(users: Logins, node: LocalCluster, monkeypatch: pytest.MonkeyPatch, mechanism: str) -> None:
+    monkeypatch.setenv("CLIENT_TLS", str(users.tls.folder))
+    who = users.token() if mechanism == "OAUTHBEARER" else f"alice {PASSWORD}"
+    monkeypatch.setenv("CLIENT_SASL", f"{mechanism} {who}")
+    with program(go_command("franz_go")) as franz_go:
+        franz_go.run("transactions", users.bootstrap, new_name())
 
 
 def test_a_client_that_logs_in_again_notices_nothing(users: Logins, node: LocalCluster, topic: str) -> None:

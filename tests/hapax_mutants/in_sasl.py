@@ -119,7 +119,8 @@ MUTANTS = (
     ),
     Mutant(
         "a login finds no keys once a read has failed", "abuse case 18", "runtime/key_sets.py",
-        '            self.reads["failed"] += 1\n', '            self.reads["failed"] += 1\n            self.keys = {}\n',
+        '            self.reads["failed"] += 1\n',
+        '            self.reads["failed"] += 1\n            self.keys = {}\n',
         _KEYS,
     ),
     Mutant(

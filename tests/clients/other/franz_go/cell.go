@@ -9,10 +9,15 @@ import (
 	"os"
 	"reflect"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
 const patience = 90 * time.Second
@@ -53,6 +58,9 @@ func (c *cell) client(options ...kgo.Opt) *kgo.Client {
 			RootCAs: authorities, Certificates: []tls.Certificate{certificate},
 		}))
 	}
+	if login := os.Getenv("CLIENT_SASL"); login != "" { // mechanism, user and password, or mechanism and token
+		options = append(options, kgo.SASL(mechanism(strings.SplitN(login, " ", 3))))
+	}
 	client := must(kgo.NewClient(append([]kgo.Opt{
 		kgo.SeedBrokers(c.bootstrap),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
@@ -60,6 +68,20 @@ func (c *cell) client(options ...kgo.Opt) *kgo.Client {
 	}, options...)...))
 	c.closers = append(c.closers, client.CloseAllowingRebalance)
 	return client
+}
+
+func mechanism(words []string) sasl.Mechanism {
+	switch words[0] {
+	case "SCRAM-SHA-256":
+		return scram.Auth{User: words[1], Pass: words[2]}.AsSha256Mechanism()
+	case "SCRAM-SHA-512":
+		return scram.Auth{User: words[1], Pass: words[2]}.AsSha512Mechanism()
+	case "PLAIN":
+		return plain.Auth{User: words[1], Pass: words[2]}.AsMechanism()
+	case "OAUTHBEARER":
+		return oauth.Auth{Token: words[1]}.AsMechanism()
+	}
+	panic("no mechanism " + words[0])
 }
 
 func (c *cell) admin() *kadm.Client {
