@@ -17,6 +17,8 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from clients.logins import MECHANISMS, PASSWORD, Logins, logins, set_password
 from clients.other import go_command, java_command, new_name, program
+from clients.other.kafka_tools import kafka_tools
+from clients.raw_login import RawClient
 from clients.secured import secured
 from conftest import end_cluster, start_cluster
 from hapax.local.cluster import LocalCluster
@@ -153,6 +155,20 @@ def test_franz_go(users: Logins, node: LocalCluster, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("CLIENT_SASL", f"{mechanism} {who}")
     with program(go_command("franz_go")) as franz_go:
         franz_go.run("transactions", users.bootstrap, new_name())
+
+
+def test_kafka_configs_sets_shows_and_removes_passwords(users: Logins, node: LocalCluster) -> None:
+    name = new_name()
+    of_user = ("--entity-type", "users", "--entity-name", name)
+    with kafka_tools(node.bootstrap) as tools:
+        tools.ok("kafka-configs", "--alter", *of_user, "--add-config", "SCRAM-SHA-512=[iterations=8192,password=pw]")
+        assert "SCRAM-SHA-512=iterations=8192" in tools.ok("kafka-configs", "--describe", *of_user).output
+        with RawClient(users) as client:
+            assert client.scram(name, "pw", mechanism="SCRAM-SHA-512")[-1].error_code == 0
+        tools.ok("kafka-configs", "--alter", *of_user, "--delete-config", "SCRAM-SHA-512")
+        assert "SCRAM-SHA-512" not in tools.run("kafka-configs", "--describe", *of_user).output
+    with RawClient(users) as client:
+        assert client.scram(name, "pw", mechanism="SCRAM-SHA-512")[-1].error_code == 58
 
 
 def test_a_client_that_logs_in_again_notices_nothing(users: Logins, node: LocalCluster, topic: str) -> None:

@@ -31,6 +31,7 @@ from hapax.runtime.sasl_settings import SaslSettings
 from hapax.wire import messages
 from unit.control_world import ControlWorld, run
 from unit.core.sasl.test_scram import ALICE, proof_of
+from unit.kafka.samples import REQUESTS, mutate, request_frame
 from unit.kafka.test_server import Calls, Listening, Recorder, frame, header
 
 FIXED = "Authentication failed during authentication due to invalid credentials with SASL mechanism SCRAM-SHA-256"
@@ -551,3 +552,46 @@ async def test_a_listener_without_logins_says_so() -> None:
     client = Client(session, session.connection)  # type: ignore[arg-type]
     assert client.send("SaslHandshake", 1, mechanism="PLAIN").error_code == ErrorCode.ILLEGAL_SASL_STATE
     assert client.authenticate(b"x").error_code == ErrorCode.ILLEGAL_SASL_STATE
+
+
+# --- rubbish ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("raw", [False, True])
+@scenario
+async def test_no_frames_are_a_fault_or_let_a_stranger_in(raw: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Whole requests of every API, mutated ones, and tokens in any order, of a client that knows no password."""
+    rng = random.Random(20261125)
+    node = Node(
+        sasl_enabled_mechanisms="SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER", sasl_oauthbearer_expected_issuer="i",
+        sasl_oauthbearer_expected_audience="a", sasl_oauthbearer_jwks_endpoint_url="file:///none",
+        connections_max_reauth_ms=10_000)
+    tokens = [
+        b"n,,n=alice,r=x", b"c=biws,r=x,p=AAAA", b"\0alice\0guess", MESSAGE, b"\x01", b"", b"\xff" * 40,
+        MESSAGE.replace(b"a.b.c", b"eyJhbGciOiJub25lIiwia2lkIjoiYSJ9.eyJzdWIiOiJhbGljZSJ9.")]
+    for _ in range(600):
+        client = node.connect()
+        for _ in range(rng.randrange(1, 7)):
+            match rng.randrange(4):
+                case 0:
+                    mechanism = rng.choice((*node.sasl.mechanisms, "PLAIN", "GSSAPI", ""))
+                    body = struct.pack(">h", len(mechanism)) + mechanism.encode()
+                    wire = bytes(header(17, 0 if raw else 1, 1)) + body
+                case 1:
+                    token = rng.choice(tokens)
+                    wire = bytes(header(36, 0, 1)) + struct.pack(">i", len(token)) + token
+                case 2:
+                    wire = rng.choice(tokens)
+                case _:
+                    key, name, version, flexible = rng.choice(REQUESTS)
+                    wire = request_frame(key, name, version, flexible, rng)
+            if rng.random() < 0.3:
+                wire = mutate(wire, rng)
+            client.session.on_frame(memoryview(wire))
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        assert client.session.principal == ANONYMOUS and not node.produced.open
+        client.session.on_closed("gone")
+    assert len(node.sasl.lobby) == 0
+    assert not [each for each in caplog.records if each.levelname == "ERROR" and "keys cannot be read" not in each.msg]
+    assert set(outcome for _, outcome in node.sasl.outcomes) == {"failed"}
