@@ -117,47 +117,41 @@ def test_case_9_a_token_of_2_gib_closes_the_connection(client: RawClient, node: 
     assert "a frame of 2147483647 bytes (the limit is 65536)" in node.log("broker-0")
 
 
-def log_in_again(users: Logins, client: RawClient) -> None:
-    """A first login that is a second old."""
-    assert client.scram("alice")[-1].error_code == 0
-    time.sleep(1.1)
-
-
-def test_a_login_again(users: Logins, client: RawClient) -> None:
-    log_in_again(users, client)
-    assert client.scram("alice")[-1].error_code == 0
-    assert metadata(client) is not None
-    assert client.handshake("SCRAM-SHA-256") == 34  # within a second
+def test_a_login_again(client: RawClient) -> None:
+    for _ in range(3):
+        assert client.scram("alice")[-1].error_code == 0
+        assert metadata(client) is not None
 
 
 def test_case_10_another_user_does_not_take_the_connection_over(users: Logins, client: RawClient) -> None:
     assert client.bearer(users.token("bob")).error_code == 0
-    time.sleep(1.1)
     assert client.bearer(users.token("admin")).error_code == FAILED
     assert client.closed
 
 
-def test_case_11_nor_does_another_mechanism(users: Logins, client: RawClient) -> None:
-    log_in_again(users, client)
+def test_case_11_nor_does_another_mechanism(client: RawClient) -> None:
+    assert client.scram("alice")[-1].error_code == 0
     assert client.plain("alice").error_code == FAILED
     assert client.closed
 
 
 def test_case_12_a_session_that_has_ended_closes_at_its_next_request(client: RawClient) -> None:
+    begun = time.monotonic()
     answer = client.scram("alice")[-1]
     assert 0 < answer.session_lifetime_ms <= LIFETIME_S * 1000
     assert metadata(client) is not None
-    time.sleep(LIFETIME_S)
-    client.send("Metadata", 9, topics=[])
-    assert client.closed
+    wait_until(lambda: metadata(client) is None, "end of the session")
+    assert time.monotonic() - begun >= answer.session_lifetime_ms / 1000
 
 
 def test_case_12_what_was_asked_before_is_answered(users: Logins, client: RawClient) -> None:
     assert client.bearer(users.token("admin")).error_code == 0
-    client.send("Fetch", 12, max_wait_ms=int(LIFETIME_S * 1000) + 1500, min_bytes=1, max_bytes=1000, topics=[],
+    client.send("Fetch", 12, max_wait_ms=int(LIFETIME_S * 1000) + 6000, min_bytes=1, max_bytes=1000, topics=[],
                 replica_id=-1, isolation_level=0, session_id=0, session_epoch=-1, forgotten_topics_data=[], rack_id="",
                 correlation_id=77)
-    time.sleep(LIFETIME_S + 0.1)
+    with RawClient(users) as later:
+        assert later.bearer(users.token("admin")).error_code == 0
+        wait_until(lambda: metadata(later) is None, "end of the later session")
     client.send("Metadata", 9, topics=[])
     frame = client.frame()
     assert frame is not None and struct.unpack_from(">i", frame)[0] == 77
@@ -167,9 +161,7 @@ def test_case_12_what_was_asked_before_is_answered(users: Logins, client: RawCli
 def test_case_12_a_token_s_end_is_the_session_s(users: Logins, client: RawClient) -> None:
     answer = client.bearer(users.token(seconds=-28))  # the skew of 30 s is granted
     assert 0 < answer.session_lifetime_ms <= 2000
-    time.sleep(2.1)
-    client.send("Metadata", 9, topics=[])
-    assert client.closed
+    wait_until(lambda: metadata(client) is None, "end of the session")
 
 
 def test_case_13_an_unknown_user_is_not_told_from_a_wrong_password(users: Logins, node: LocalCluster) -> None:
