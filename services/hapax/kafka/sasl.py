@@ -69,9 +69,9 @@ class Lobby:
         own = self._addresses.setdefault(one.source, OrderedDict())
         own[one] = self._all[one] = None
         if len(own) > self._most_per_address:
-            self._give_up(own)
+            self._give_up(own, one)
         elif len(self._all) > self._most:
-            self._give_up(self._all)
+            self._give_up(self._all, one)
 
     def heard(self, one: Waiting) -> None:
         """Its client has sent something."""
@@ -89,9 +89,11 @@ class Lobby:
             del self._addresses[one.source]
 
     @staticmethod
-    def _give_up(candidates: OrderedDict[Waiting, None]) -> None:
-        chosen = next((each for each in candidates if not each.working), None) or next(iter(candidates))
-        chosen.give_up()
+    def _give_up(candidates: OrderedDict[Waiting, None], newest: Waiting) -> None:
+        """One that is waited for, if there is one. Else the oldest, not the newest: many passwords to check must not
+        keep others out."""
+        waited_for = (each for each in candidates if not each.working and each is not newest)
+        (next(waited_for, None) or next(iter(candidates))).give_up()
 
 
 class Revocable(Protocol):

@@ -308,6 +308,9 @@ class SaslSession(Session):
         self._open_until = _NOT_NOW
         self.connection.pause_reading()
         self._leaving_after = after_s
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if not self._order:
             self._close_soon(reason)
 

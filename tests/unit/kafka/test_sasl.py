@@ -544,6 +544,23 @@ async def test_who_is_being_checked_is_not_given_up() -> None:
     assert idle.closed and not client.closed
 
 
+@scenario
+async def test_many_that_are_being_checked_keep_no_one_out() -> None:
+    node, client, _ = await with_token()
+    node.sasl.lobby._most_per_address = 1
+    newest = node.connect()
+    assert client.closed and not newest.closed
+
+
+@scenario
+async def test_a_failed_login_does_not_also_time_out() -> None:
+    node = Node(sasl_login_timeout_ms=50)
+    client = node.connect()
+    client.log_in(password="guess")
+    await asyncio.sleep(1)
+    assert client.closed and node.sasl.outcomes == Counter({("SCRAM-SHA-256", "failed"): 1})
+
+
 async def test_a_listener_without_logins_says_so() -> None:
     table = ApiTable(all_apis())
     for module in (sasl_handshake, sasl_authenticate):
