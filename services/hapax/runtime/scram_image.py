@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Mapping
-from itertools import islice
 from typing import Final, NamedTuple
 
 from hapax.codec.metadata import ScramCredentialRecord, ScramSecretRecord
@@ -41,6 +41,8 @@ class ScramImage:
         self._shapes: dict[ScramMechanism | None, Counter[Shape]] = {None: Counter()}
         """By mechanism; None: of the credentials that passwords in clear are compared with."""
         self._shapes |= {each: Counter() for each in ScramMechanism}
+        self._shown: dict[ScramMechanism | None, list[Shape]] = {each: [] for each in self._shapes}
+        """Those that a credential has, sorted: all nodes must choose from the same ones."""
 
     def apply(self, mechanism: ScramMechanism, name: str, kv: KeyValue | None) -> None:
         """Raises MetadataFormatError."""
@@ -69,9 +71,12 @@ class ScramImage:
         for of, found in ((mechanism, self._stored[mechanism].get(name)), (None, self._for_plain(name))):
             if found is not None:
                 shapes, shape = self._shapes[of], shape_of(found.credential)
+                if not shapes[shape]:
+                    insort(self._shown[of], shape)
                 shapes[shape] += by
                 if not shapes[shape]:
                     del shapes[shape]
+                    del self._shown[of][bisect_left(self._shown[of], shape)]
 
     def _for_plain(self, name: str) -> StoredCredential | None:
         """The one that takes less work."""
@@ -92,7 +97,7 @@ class ScramImage:
         return instead if found is None else found.credential
 
     def _decoy(self, mechanism: ScramMechanism | None, name: str) -> ScramCredential:
-        shapes = list(islice(self._shapes[mechanism], _MOST_SHAPES))
+        shapes = self._shown[mechanism][:_MOST_SHAPES]
         return decoy(
             self.secret or self._instead(), name,
             shapes or [default_shape(mechanism or ScramMechanism.SCRAM_SHA_256)])

@@ -82,3 +82,17 @@ def test_nodes_agree_on_decoys() -> None:
     alone = ScramImage(random.Random(1))
     assert alone.find(SHA_256, "mallory") == alone.find(SHA_256, "mallory")
     assert alone.find(SHA_256, "mallory").salt != image().find(SHA_256, "mallory").salt
+
+
+def test_nodes_agree_in_whatever_order_they_came_to_know_the_users() -> None:
+    users = [(f"user{number}", made(iterations=4096 + number)) for number in range(200)]
+    one, other = image(*users), image(*reversed(users))
+    for each in (one, other):
+        for name, credential in users[10:90]:
+            each.apply(SHA_256, name, None)
+            each.apply(SHA_256, name, stored(ScramCredentialRecord(credential).encode(), 6))
+        for name, _ in users[:5]:
+            each.apply(SHA_256, name, None)
+    for number in range(50):
+        assert one.find(SHA_256, f"unknown{number}") == other.find(SHA_256, f"unknown{number}")
+        assert one.find_for_plain(f"unknown{number}") == other.find_for_plain(f"unknown{number}")

@@ -86,6 +86,9 @@ class Shape(NamedTuple):
 
 
 _TEXT: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
+_KAFKA_SALT: Final = 1 << 130
+"""Kafka's tools write a number below this one to the base of 36."""
+_LONGEST_KAFKA_SALT: Final = 26
 _TEXTUAL: Final = frozenset(_TEXT)
 
 
@@ -107,11 +110,22 @@ def decoy(secret: bytes, name: str, shapes: Iterable[Shape]) -> Decoy:
     shape = max(shapes, key=lambda each: _draw(secret, f"shape {tuple(each)}", what, 8))
     salt = _draw(secret, f"salt {int(shape.mechanism)}", what, shape.salt_bytes)
     if shape.textual:
-        salt = bytes(_TEXT[each % len(_TEXT)] for each in salt)
+        salt = _textual(salt, _draw(secret, "number", what, 64))
     key_bytes = shape.mechanism.key_bytes
     return Decoy(
         shape.mechanism, salt, _draw(secret, "stored key", what, key_bytes),
         _draw(secret, "server key", what, key_bytes), shape.iterations)
+
+
+def _textual(salt: bytes, drawn: bytes) -> bytes:
+    """As long as `salt`. With as many digits as Kafka's tools give, it is a number that these could have drawn: another
+    first digit would tell that it is a decoy's."""
+    base, length = len(_TEXT), len(salt)
+    if length > _LONGEST_KAFKA_SALT:
+        return bytes(_TEXT[each % base] for each in salt)
+    least = base ** (length - 1)
+    number = least + int.from_bytes(drawn, "big") % (min(base**length, _KAFKA_SALT) - least)
+    return bytes(_TEXT[number // base**place % base] for place in reversed(range(length)))
 
 
 def _draw(secret: bytes, purpose: str, name: bytes, size: int) -> bytes:
