@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from hapax.core.access.principals import user
@@ -63,6 +64,7 @@ class _Refusing:
 class SaslSession(Session):
     __slots__ = (
         "_asked",
+        "_check",
         "_credential",
         "_ends",
         "_exchange",
@@ -93,6 +95,7 @@ class SaslSession(Session):
         self._logged_in_at = _NOT_NOW
         self._leaving_after: float | None = None  # seconds; the connection closes once all is answered
         self._credential: tuple[str, ScramCredential] | None = None
+        self._check: asyncio.Future[LoginAnswer] | None = None
         self.working = False
         self.source = source_of(connection.peer)
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(sasl.login_timeout_ms / 1000, self._late)
@@ -172,6 +175,7 @@ class SaslSession(Session):
             self._mechanism = mechanism
         self._raw = version == 0
         self._stage = _Stage.EXCHANGE
+        self.connection.limit_frames(self._sasl.max_frame_bytes)
         self._open_until = _NOT_NOW
         return ErrorCode.NONE
 
@@ -182,25 +186,27 @@ class SaslSession(Session):
             return LoginAnswer(ErrorCode.ILLEGAL_SASL_STATE, "SaslHandshake must come first")
         step = exchange.step(token)
         if isinstance(step, PasswordCheck):
-            return self._awaited(self._sasl.check_password(step, self.connection.peer))
+            return self._awaited(partial(self._sasl.check_password, step, self.connection.peer))
         if isinstance(step, TokenCheck):
-            return self._awaited(self._sasl.check_token(exchange, step))
+            return self._awaited(partial(self._sasl.check_token, exchange, step))
         return self._concluded(step)
 
-    def _awaited(self, work: Awaitable[Outcome]) -> Awaitable[LoginAnswer]:
-        """Nothing is read from the client meanwhile."""
+    def _awaited(self, work: Callable[[], Awaitable[Outcome]]) -> Awaitable[LoginAnswer]:
+        """Nothing is read from the client meanwhile. When it leaves, the work ends: it must neither wait for its turn
+        nor become a session."""
         self.working = True
         self.connection.pause_reading()
 
         async def answer() -> LoginAnswer:
             try:
-                return self._concluded(await work)
+                return self._concluded(await work())
             finally:
                 self.working = False
                 if not self._paused and self._leaving_after is None:
                     self.connection.resume_reading()
 
-        return answer()
+        self._check = supervision.judged(answer())
+        return self._check
 
     def _pause(self, on: bool) -> None:
         self._paused = on
@@ -335,5 +341,7 @@ class SaslSession(Session):
 
     def _abandon(self) -> None:
         super()._abandon()
+        if self._check is not None:
+            self._check.cancel()
         self._settled()
         self._release_credential()

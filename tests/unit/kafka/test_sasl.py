@@ -299,6 +299,15 @@ async def test_frames_are_short_until_the_login() -> None:
 
 
 @scenario
+async def test_frames_of_a_login_again_are_short_too() -> None:
+    client = Node(connections_max_reauth_ms=2000).connect()
+    client.log_in()
+    await asyncio.sleep(1.5)
+    client.handshake()
+    assert client.connection.limit == 65_536
+
+
+@scenario
 async def test_a_login_has_a_time_limit() -> None:
     node = Node(sasl_login_timeout_ms=500)
     client = node.connect()

@@ -59,6 +59,22 @@ async def test_who_gives_up_leaves_the_place_to_the_next() -> None:
     assert await checks.run("d", fourth) == "d"
 
 
+async def test_a_thread_keeps_its_place_until_it_ends() -> None:
+    """Else those who give up get all threads of the process to compute for them."""
+    checks: PasswordChecks[str] = PasswordChecks(at_once=1)
+    begun: list[str] = []
+    first, second = (Held(name, begun) for name in ("a", "b"))
+    tasks = [asyncio.create_task(checks.run(each.name, each)) for each in (first, second)]
+    await settle(begun, 1)
+    tasks[0].cancel()
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert tasks[0].cancelled() and begun == ["a"]
+    second.go.set()
+    first.go.set()
+    assert await tasks[1] == "b"
+
+
 async def test_a_check_that_fails_leaves_its_place_too() -> None:
     checks: PasswordChecks[str] = PasswordChecks(at_once=1)
 
