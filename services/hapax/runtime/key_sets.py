@@ -7,11 +7,15 @@ fails changes nothing: the keys that are known go on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
+import socket
 import ssl
+import threading
 import urllib.request
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
@@ -29,7 +33,10 @@ LEAST_PAUSE_S: Final = 60.0
 """Between two reads that unknown keys cause."""
 _FIRST_PAUSE_S: Final = 1.0
 """While no keys are known at all."""
-_FETCH_S: Final = 5.0
+_SILENCE_S: Final = 5.0
+"""For which an issuer may be waited for."""
+_WHOLE_S: Final = 20.0
+"""Of one read, whatever comes meanwhile."""
 _MOST_BYTES: Final = 1 << 20
 
 Fetch = Callable[[], Awaitable[bytes]]
@@ -106,8 +113,49 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def read_document(url: str, authorities: str | None = None, token_location: str | None = None) -> bytes:
-    """The content of a file: URL, or what an http or https URL answers. Blocks. Raises OSError, ValueError."""
+class _Sockets(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    """Keeps the sockets that it opens, so that the whole read, not only each piece of it, has an end."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__()
+        self.late = False
+        self._sockets: list[socket.socket] = []
+        self._given = context
+
+    def http_open(self, request: urllib.request.Request) -> Any:
+        return self.do_open(self._kept(HTTPConnection), request)
+
+    def https_open(self, request: urllib.request.Request) -> Any:
+        return self.do_open(self._kept(HTTPSConnection), request, context=self._given)
+
+    def _kept(self, kind: type[HTTPConnection]) -> Any:
+        opened = self._opened
+
+        class Kept(kind):  # type: ignore[valid-type, misc]
+            def connect(self) -> None:
+                super().connect()
+                opened(self.sock)
+
+        return Kept
+
+    def _opened(self, opened: socket.socket) -> None:
+        self._sockets.append(opened)
+        if self.late:
+            raise TimeoutError("the connection took too long")
+
+    def cut(self) -> None:
+        """From another thread: the read ends at once."""
+        self.late = True
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(each, socket.SHUT_RDWR)  # not TLS's own, which a reading thread must call
+
+
+def read_document(
+    url: str, authorities: str | None = None, token_location: str | None = None, whole_s: float = _WHOLE_S
+) -> bytes:
+    """The content of a file: URL, or what an http or https URL answers within `whole_s` seconds. Blocks. Raises
+    OSError, ValueError or HTTPException."""
     parts = urlsplit(url)
     if parts.scheme == "file":
         with Path(unquote(parts.path)).open("rb") as file:
@@ -116,11 +164,29 @@ def read_document(url: str, authorities: str | None = None, token_location: str 
         raise ValueError(f"{url}: neither a file nor http")
     request = urllib.request.Request(url)
     if token_location and parts.scheme == "https":
-        request.add_unredirected_header("Authorization", "Bearer " + Path(token_location).read_text("ascii").strip())
-    context = ssl.create_default_context(cafile=authorities or None)
-    opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context))
-    with opener.open(request, timeout=_FETCH_S) as answer:
-        return _bounded(answer.read(_MOST_BYTES + 1))
+        request.add_unredirected_header("Authorization", "Bearer " + _token(token_location))
+    sockets = _Sockets(ssl.create_default_context(cafile=authorities or None))
+    opener = urllib.request.build_opener(_NoRedirect, sockets)
+    cut = threading.Timer(whole_s, sockets.cut)
+    cut.daemon = True
+    cut.start()
+    try:
+        with opener.open(request, timeout=_SILENCE_S) as answer:
+            content = _bounded(answer.read(_MOST_BYTES + 1))
+    finally:
+        cut.cancel()
+    if sockets.late:
+        # what was read may be a part
+        raise TimeoutError(f"the answer took longer than {whole_s} s")
+    return content
+
+
+def _token(location: str) -> str:
+    """Raises OSError, ValueError. No error shows it."""
+    token = Path(location).read_bytes().strip()
+    if not re.fullmatch(rb"[!-~]+", token):
+        raise ValueError(f"{location} holds no token")
+    return token.decode("ascii")
 
 
 def _bounded(content: bytes) -> bytes:

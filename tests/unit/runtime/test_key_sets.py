@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.server
 import json
+import socket
 import threading
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 
 import pytest
@@ -139,6 +142,39 @@ def test_an_url(server: str, tmp_path: Path) -> None:
         read_document(f"{server}/elsewhere")
     with pytest.raises(ValueError, match="more than"):
         read_document(f"{server}/large")
+
+
+def test_a_token_that_cannot_be_sent_is_not_told(tmp_path: Path) -> None:
+    """What a read fails with is logged."""
+    for text in ("eyJhbGci\nOiJub25l", "eyJhbGci\x00OiJub25l", "eyJhbGci OiJub25l\xe4", ""):
+        (tmp_path / "token").write_text(text)
+        with pytest.raises(ValueError, match="token") as raised:
+            read_document("https://127.0.0.1:1/keys", token_location=str(tmp_path / "token"))
+        assert "eyJh" not in str(raised.value) and "OiJub25l" not in str(raised.value)
+
+
+@pytest.mark.parametrize("sends", [b"HTTP/1.0 200 OK\r\n\r\n", b"HTTP/1.0 200 OK\r\nX: "])
+def test_an_issuer_that_sends_its_keys_byte_by_byte_is_given_up(sends: bytes) -> None:
+    """While one read goes on, no other begins, and a key that was withdrawn would stay."""
+    stop = threading.Event()
+
+    def drip(listening: socket.socket) -> None:
+        client, _ = listening.accept()
+        with client, contextlib.suppress(OSError):
+            client.sendall(sends)
+            while not stop.wait(0.02):
+                client.sendall(b" ")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=drip, args=(listening,))
+        thread.start()
+        try:
+            with pytest.raises((OSError, ValueError, HTTPException)):
+                read_document(f"http://127.0.0.1:{listening.getsockname()[1]}/keys", whole_s=0.3)
+        finally:
+            stop.set()
+            thread.join(30)
+    assert not thread.is_alive()
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
