@@ -10,6 +10,8 @@ _TOKENS = (unit("codec/test_json_web_tokens.py"),)
 _KEYS = (unit("runtime/test_key_sets.py"),)
 _IMAGE = (unit("runtime/test_scram_image.py"),)
 _LOGINS = (unit("kafka/test_sasl.py"),)
+_PASSWORDS = (unit("kafka/test_sasl_passwords.py"),)
+_CHECKS = (unit("runtime/test_password_checks.py"),)
 _CREDENTIALS = (unit("kafka/test_scram_credentials.py"),)
 _LISTENERS = (unit("kafka/test_security.py"),)
 
@@ -239,6 +241,57 @@ MUTANTS = (
         "requests are read while a login is checked", "abuse case 8", "kafka/sasl_session.py",
         "        self.working = True\n        self.connection.pause_reading()\n", "        self.working = True\n",
         _LOGINS,
+    ),
+    Mutant(
+        "a login stops the node with one message", "abuse case 9", "core/sasl/scram.py",
+        r'rb"(?P<extensions>,.*)?)"', r'rb"(?P<extensions>(?:,[A-Za-z]=[^,\0]+|,[a-z]+=[^,\0]+)*))"',
+        _SCRAM,
+    ),
+    Mutant(
+        "a login of an unknown user gets a salt that no user has", "abuse case 13", "core/sasl/scram_keys.py",
+        "    least = base ** (length - 1)\n", "    least = 0\n",
+        _SCRAM,
+    ),
+    Mutant(
+        "a login of an unknown user gets a shape by the order of the users", "abuse case 13", "runtime/scram_image.py",
+        "insort(self._shown[of], shape)", "self._shown[of].append(shape)",
+        _IMAGE,
+    ),
+    Mutant(
+        "a login gives the rights of clients without a name", "docs/security.md", "core/sasl/exchange.py",
+        "    if name == _NAMELESS:\n", "    if False:\n",
+        (*_SCRAM, *_TOKENS),
+    ),
+    Mutant(
+        "a login's password gets into logs", "docs/security.md", "core/sasl/exchange.py",
+        'return f"PasswordCheck({self.name!r})"', 'return f"PasswordCheck({self.name!r}, {self.password!r})"',
+        _SCRAM,
+    ),
+    Mutant(
+        "a login whose client has left is a session", "docs/security.md", "kafka/sasl_session.py",
+        "            self._check.cancel()\n", "            pass\n",
+        _PASSWORDS,
+    ),
+    Mutant(
+        "a login that is given up leaves its thread to another", "docs/security.md", "runtime/password_checks.py",
+        "        thread.add_done_callback(lambda _: self._next())\n        return await asyncio.shield(thread)\n",
+        "        try:\n            return await thread\n        finally:\n            self._next()\n",
+        _CHECKS,
+    ),
+    Mutant(
+        "frames of a login again are as long as others", "abuse case 9", "kafka/sasl_session.py",
+        "        self.connection.limit_frames(self._sasl.max_frame_bytes)\n", "",
+        _LOGINS,
+    ),
+    Mutant(
+        "a login's issuer gets a token that the log shows", "docs/security.md", "runtime/key_sets.py",
+        'if not re.fullmatch(rb"[!-~]+", token):', "if not token:",
+        _KEYS,
+    ),
+    Mutant(
+        "a login takes a part of the keys for all", "docs/security.md", "runtime/key_sets.py",
+        "    if sockets.late:\n", "    if False:\n",
+        _KEYS,
     ),
     Mutant(
         "a certificate is a login", "docs/security.md", "kafka/security.py",

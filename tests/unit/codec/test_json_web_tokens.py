@@ -104,9 +104,10 @@ def test_a_token_that_is_not_genuine_is_refused(text: str) -> None:
 @pytest.mark.parametrize("claims", [
     {"iss": None}, {"iss": "https://else"}, {"iss": ["https://issuer"]}, {"aud": None}, {"aud": "else"}, {"aud": []},
     {"aud": ["else", 5]}, {"aud": {"hapax": 1}}, {"exp": None}, {"exp": NOW - 30}, {"exp": "soon"}, {"exp": True},
-    {"exp": 1e300}, {"exp": -1}, {"nbf": NOW + 31}, {"nbf": "x"}, {"iat": NOW + 31}, {"sub": None}, {"sub": ""},
-    {"sub": 7}, {"sub": "a\nb"}, {"sub": "x" * 1025},
-], ids=str)
+    {"exp": 1e300}, {"exp": 10**400}, {"exp": -1}, {"iat": -(10**400)},
+    {"nbf": NOW + 31}, {"nbf": "x"}, {"iat": NOW + 31}, {"sub": None}, {"sub": ""},
+    {"sub": 7}, {"sub": "a\nb"}, {"sub": "x" * 1025}, {"sub": "ANONYMOUS"},
+], ids=lambda claims: str(claims)[:40])
 def test_the_claims_must_be_right(claims: dict[str, Any]) -> None:
     given = {name: value for name, value in {**CLAIMS, **claims}.items() if value is not None}
     assert isinstance(judged(signed({}, given)), Failure)

@@ -30,6 +30,8 @@ MECHANISMS: Final = (SCRAM_SHA_256, SCRAM_SHA_512, PLAIN, OAUTHBEARER)
 SHOWS_SECRETS: Final = frozenset((PLAIN, OAUTHBEARER))
 """What the client sends is enough to log in as the client."""
 
+_NAMELESS: Final = "ANONYMOUS"
+"""Of `access.principals.ANONYMOUS`, which on many clusters is the nodes' principal."""
 LONGEST_NAME: Final = 1024
 """Bytes of UTF-8 of a user's name."""
 LONGEST_PASSWORD: Final = 4096
@@ -62,6 +64,10 @@ class PasswordCheck(NamedTuple):
     credential: ScramCredential
     """Of the user, or a decoy that no password fits."""
 
+    def __repr__(self) -> str:
+        """Without the password: it must not get into a log."""
+        return f"PasswordCheck({self.name!r})"
+
     def outcome(self) -> Success | Failure:
         """Takes as long for a decoy as for a user's. A password may be meant as it is or in SASLprep's form: Kafka's
         clients hash it as it is, other programs prepare it."""
@@ -81,6 +87,10 @@ class TokenCheck(NamedTuple):
     """Whether this JSON Web Token is genuine and whose it is."""
 
     token: str
+
+    def __repr__(self) -> str:
+        """Without the token: it must not get into a log."""
+        return "TokenCheck()"
 
 
 Outcome = Challenge | Success | Failure
@@ -126,6 +136,8 @@ def name_fault(name: str) -> str:
         return "a user name must not be empty"
     if len(name.encode("utf-8", "surrogatepass")) > LONGEST_NAME:
         return f"a user name has at most {LONGEST_NAME} bytes"
+    if name == _NAMELESS:
+        return f"no user may be called {name}, as clients that do not log in are"
     if prepared(name) != name:
         return "a user name must be in SASLprep's form (RFC 4013), without control characters"
     return ""

@@ -5,13 +5,23 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapax.core.sasl.exchange import Challenge, Failure, PasswordCheck, Success, name_fault, prepared
+from hapax.core.access.principals import ANONYMOUS
+from hapax.core.sasl.exchange import (
+    Challenge,
+    Failure,
+    PasswordCheck,
+    Success,
+    TokenCheck,
+    name_fault,
+    prepared,
+)
 from hapax.core.sasl.plain import PlainExchange
 from hapax.core.sasl.scram import ScramExchange, unescaped
 from hapax.core.sasl.scram_keys import (
@@ -162,6 +172,27 @@ def test_a_malformed_last_message_fails_and_ends_the_exchange(last: bytes) -> No
     assert isinstance(found.step(b"n,,n=alice,r=client"), Failure)
 
 
+@pytest.mark.parametrize("first", [
+    b"n,,n=alice,r=c" + b",a=x" * 24 + b"\0", b"n,,n=alice,r=c" + b",a=x" * 10_000,
+    b"n,,n=" + b"a=2C" * 10_000 + b",r=c",
+    b"n,a=" + b"a" * 60_000, b"n,,n=alice,r=" + b"c," * 30_000])
+def test_a_first_message_is_refused_in_little_time(first: bytes) -> None:
+    """The loop of the whole node waits for it, and anybody may send it."""
+    began = time.thread_time()
+    assert isinstance(exchange().step(first), Failure)
+    assert time.thread_time() - began < 0.5
+
+
+def test_a_last_message_is_refused_in_little_time() -> None:
+    for last in (b"c=biws,r=c" + b",a=x" * 15_000 + b"\0", b"c=biws,r=c" + b",p=A" * 15_000 + b",",
+                 b"c=" + b"A" * 60_000, b"c=biws,r=" + b"c" * 60_000):
+        found = exchange()
+        assert isinstance(found.step(b"n,,n=alice,r=client"), Challenge)
+        began = time.thread_time()
+        assert isinstance(found.step(last), Failure)
+        assert time.thread_time() - began < 0.5
+
+
 @given(st.lists(st.binary(max_size=80) | st.sampled_from([b"n,,n=alice,r=c", b"c=biws,r=cserver,p=AAAA"]), max_size=4))
 def test_no_bytes_are_a_fault_or_let_anybody_in(tokens: list[bytes]) -> None:
     found, plain = exchange(), PlainExchange(lambda name: ALICE[SHA_256])
@@ -192,7 +223,7 @@ def test_the_examples_of_rfc_4013(text: str, form: str | None) -> None:
     assert prepared(text) == form
 
 
-@pytest.mark.parametrize("name", ["", "a\nb", "\u2168", "x" * 1025, "a\u00adb"])
+@pytest.mark.parametrize("name", ["", "a\nb", "\u2168", "x" * 1025, "a\u00adb", ANONYMOUS.partition(":")[2]])
 def test_names_that_no_user_may_have(name: str) -> None:
     assert name_fault(name)
 
@@ -218,6 +249,19 @@ def test_a_decoy_looks_like_some_user_s_credential_and_stays_as_it_is() -> None:
     assert decoy(SECRET, "a", shapes).salt != decoy(b"other", "a", shapes).salt
 
 
+@pytest.mark.parametrize(("length", "least", "beyond"), [
+    (26, 36**25, 1 << 130), (25, 36**24, 36**25), (22, 36**21, 36**22)])
+def test_a_decoy_s_salt_is_such_as_kafka_s_tools_make(length: int, least: int, beyond: int) -> None:
+    """They write a number of 130 bits to the base of 36. With 26 digits it always begins with a 1: another digit would
+    tell that there is no such user."""
+    salts = {decoy(SECRET, f"user{number}", [Shape(SHA_256, 4096, length, True)]).salt for number in range(300)}
+    assert len(salts) == 300
+    for salt in salts:
+        assert len(salt) == length and salt == salt.lower() and least <= int(salt, 36) < beyond
+    assert min(int(salt, 36) for salt in salts) < least + (beyond - least) // 20
+    assert max(int(salt, 36) for salt in salts) > beyond - (beyond - least) // 20
+
+
 def test_another_user_s_new_shape_changes_few_decoys() -> None:
     before = [Shape(SHA_256, 4096 + each, 26, True) for each in range(9)]
     names = [f"user{number}" for number in range(200)]
@@ -230,6 +274,13 @@ def test_another_user_s_new_shape_changes_few_decoys() -> None:
 def test_keys_are_not_shown() -> None:
     shown = repr(ALICE[SHA_256])
     assert "4096" in shown and ALICE[SHA_256].stored_key.hex() not in shown and repr(b"salt") not in shown
+
+
+def test_what_a_client_sent_is_not_shown() -> None:
+    """Tracebacks and the names of tasks get into logs."""
+    assert "hunter2" not in repr(PasswordCheck("alice", "hunter2", ALICE[SHA_256]))
+    assert "hunter2" not in repr(PasswordCheck("alice", "hunter2", ALICE[SHA_256]).outcome)
+    assert "eyJh" not in repr(TokenCheck("eyJh.eyJh.sig"))
 
 
 # --- PLAIN ----------------------------------------------------------------------------------------------------------
