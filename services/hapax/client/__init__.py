@@ -32,10 +32,12 @@ if TYPE_CHECKING:
         MembershipLostError,
         NotHapaxError,
         RetriableError,
+        SaslAuthenticationFailed,
         SettingsError,
         WrongState,
     )
     from hapax.client.leases import Lease, LeaseInfo, Leases, Progress
+    from hapax.client.login import OAuthToken
     from hapax.client.multiwriter import Joined, MultiWriter, Winner, Writer
     from hapax.client.producer import Committed, PreparedTransaction, Producer, StartFrom
     from hapax.client.records import DeliveryReport, Record
@@ -69,6 +71,7 @@ __all__ = [
     "NewTopic",
     "NodeInfo",
     "NotHapaxError",
+    "OAuthToken",
     "OffsetAndMetadata",
     "PreparedTransaction",
     "Producer",
@@ -79,6 +82,7 @@ __all__ = [
     "Refused",
     "ReplicaInfo",
     "RetriableError",
+    "SaslAuthenticationFailed",
     "SettingsError",
     "StartFrom",
     "TokenConflictError",
@@ -101,9 +105,10 @@ _MODULES = {
     "hapax.client.coordination": ("ConsumerGroup", "OffsetAndMetadata"),
     "hapax.client.errors": (
         "AbortableError", "AuthenticationError", "FatalError", "FencedError", "HapaxError", "MembershipLostError",
-        "NotHapaxError", "RetriableError", "SettingsError", "WrongState",
+        "NotHapaxError", "RetriableError", "SaslAuthenticationFailed", "SettingsError", "WrongState",
     ),
     "hapax.client.leases": ("Lease", "LeaseInfo", "Leases", "Progress"),
+    "hapax.client.login": ("OAuthToken",),
     "hapax.client.multiwriter": ("Joined", "MultiWriter", "Winner", "Writer"),
     "hapax.client.producer": ("Committed", "PreparedTransaction", "Producer", "StartFrom"),
     "hapax.client.records": ("DeliveryReport", "Record"),

@@ -25,6 +25,7 @@ from hapax.client.errors import (
     is_retriable,
 )
 from hapax.client.liveness import Liveness
+from hapax.client.login import login_of
 from hapax.client.metadata import CoordinatorKind, Leader, Purpose, Topic
 from hapax.client.security import certificates_of
 from hapax.client.settings import Options
@@ -35,7 +36,7 @@ from hapax.runtime.ports import RpcChannel, RpcError
 from hapax.wire import messages
 from hapax.wire.image_revision import image_revision
 from hapax.wire.messages import unknown_tag
-from hapax.wire.peer import Peer, PeerDistrusted, PeerError, PeerUnsupported
+from hapax.wire.peer import Peer, PeerDistrusted, PeerError, PeerLoginRefused, PeerUnsupported
 
 T = TypeVar("T")
 
@@ -99,6 +100,7 @@ class ClusterClient:
         self.listeners: list[Callable[[Iterable[TopicPartition]], None]] = []
         """Called after each metadata request with the partitions that have new leaders."""
         self._tls = certificates_of(options)
+        self._login = login_of(options, ports)
         self._auto_create = auto_create
         self._interesting: dict[str, None] = {}
         self._moved: dict[TopicPartition, None] = {}
@@ -184,6 +186,8 @@ class ClusterClient:
             code = self.topic_errors.get(name, 0)
             if code and not is_retriable(code):
                 raise from_code(code, f"topic {name!r}")
+            if self._login is not None:
+                self._login.check()
             left = deadline - self.now()
             if left <= 0:
                 code = code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -394,7 +398,7 @@ class ClusterClient:
                 reasons.append(str(error))
                 distrusted += isinstance(error, PeerDistrusted)
         if distrusted == len(candidates):
-            raise AuthenticationError("no node has a certificate to trust: " + "; ".join(reasons[-3:]))
+            raise AuthenticationError("no node is to be trusted: " + "; ".join(reasons[-3:]))
         raise connection_failed("no node answers: " + "; ".join(reasons[-3:]))
 
     # --- connections ------------------------------------------------------------------------------------------
@@ -408,16 +412,26 @@ class ClusterClient:
         if self._tls is not None:
             await self._tls.reload_aside()  # new files serve new connections
         self._check_open()
-        peer = await Peer.connect(
-            self.ports.network,
-            host,
-            port,
-            client_id=self.options["client.id"],
-            request_timeout_ms=self.options["request.timeout.ms"],
-            connect_timeout_ms=timeout_ms,
-            tls=self._tls,
-        )
+        if self._login is not None:
+            self._login.check()
         try:
+            peer = await Peer.connect(
+                self.ports.network,
+                host,
+                port,
+                client_id=self.options["client.id"],
+                request_timeout_ms=self.options["request.timeout.ms"],
+                connect_timeout_ms=timeout_ms,
+                tls=self._tls,
+                login=self._login,
+            )
+        except PeerLoginRefused as error:
+            assert self._login is not None
+            self._login.refused(error)
+            raise self._login.failure(error) from None
+        try:
+            if self._login is not None:
+                self._login.succeeded()
             self._check_open()  # it may have been closed while this caller waited
             await self._check_cluster(peer, timeout_ms)
         except BaseException:
@@ -449,7 +463,8 @@ class ClusterClient:
         return [(key, peer) for key in list(self._peers) if (peer := self.open_peer(*key)) is not None]
 
     async def peer(self, node_id: int, purpose: Purpose = "data") -> Peer:
-        """A connection to a node. It is opened if needed, and simultaneous callers share it. Raises PeerError."""
+        """A connection to a node. It is opened if needed, and simultaneous callers share it. Raises PeerError, and
+        SaslAuthenticationFailed."""
         key = (node_id, purpose)
         task = self._peers.get(key)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None or task.result().closed)):
@@ -459,7 +474,7 @@ class ClusterClient:
                 raise PeerError(f"node {node_id} is not known")
             task = self._peers[key] = supervision.once(
                 self._connect(*address), "client-connect", node_id,
-                expected=(PeerError, PeerUnsupported, WrongState))
+                expected=(PeerError, PeerUnsupported, HapaxError))
             self._connecting[key] = asyncio.get_running_loop().time()
             task.add_done_callback(lambda done: self._peers.get(key) is done and self._connecting.pop(key, None))
         try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from hapax.client.cluster import Backoff, ClusterClient
-from hapax.client.errors import HapaxError, RetriableError, from_trouble
+from hapax.client.errors import AuthenticationError, HapaxError, RetriableError, from_trouble
 from hapax.client.metadata import CoordinatorKind
 from hapax.core.errors import ErrorCode
 from hapax.core.producer.error_kinds import ErrorKind
@@ -267,7 +267,8 @@ class Coordination:
                 self._machine.fail(Trouble(ErrorKind.FATAL, ErrorCode.UNSUPPORTED_VERSION, str(error)))
                 return None
             except HapaxError as error:
-                self._machine.fail(Trouble(ErrorKind.FATAL, error.code, str(error)))
+                said = error.message if isinstance(error, AuthenticationError) else str(error)
+                self._machine.fail(Trouble(ErrorKind.FATAL, error.code, said))
                 return None
             if kind is not None and code in _LOOK_AGAIN:
                 self._cluster.forget_coordinator(kind, key)

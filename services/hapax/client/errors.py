@@ -7,6 +7,8 @@
     +- FencedError       another instance has this identity: stop; says by whom, when and from where, if the peer did
     +- FatalError        this producer, consumer or call cannot succeed as it is
        +- SettingsError  a setting's name or value is wrong
+       +- AuthenticationError  no certificate to trust, or no proof of the password
+          +- SaslAuthenticationFailed  the server refuses the login
        +- NotHapaxError  the call needs a Hapax cluster and the peer is another system
        +- WrongState     the call does not fit the calls before it
 
@@ -22,7 +24,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from hapax.core.errors import ErrorCode
-from hapax.core.producer.error_kinds import TRANSIENT, ErrorKind
+from hapax.core.producer.error_kinds import LOGIN_REFUSALS, TRANSIENT, ErrorKind
 from hapax.core.producer.states import Trouble
 from hapax.runtime.ports import RpcError
 
@@ -67,9 +69,16 @@ class SettingsError(FatalError):
 
 
 class AuthenticationError(FatalError):
-    """The server's certificate is not the expected one, or the server refuses the client's."""
+    """The server's certificate is not the expected one, or it does not prove that it knows the password."""
 
-    advice = "Check the certificates and the settings that begin with ssl."
+    advice = "Check the certificates and the settings that begin with ssl., and the addresses"
+
+
+class SaslAuthenticationFailed(AuthenticationError):
+    """The server refuses the login: the credential is wrong, or the mechanism is not offered (`code`
+    UNSUPPORTED_SASL_MECHANISM; the message names those that are)."""
+
+    advice = "Check the settings that begin with sasl."
 
 
 class NotHapaxError(FatalError):
@@ -261,6 +270,8 @@ def from_trouble(trouble: Trouble, *, maybe_written: bool = False, transactional
     text = f"{name_of(code)}: {said}" if said else name_of(code)
     if trouble.kind is ErrorKind.FENCED:
         return FencedError(text, code=code, maybe_written=maybe_written)
+    if code in LOGIN_REFUSALS:
+        return SaslAuthenticationFailed(text, code=code, maybe_written=maybe_written)
     if trouble.kind is ErrorKind.ABORT or (transactional and trouble.kind in (ErrorKind.RETRY, ErrorKind.REFUSED)):
         return AbortableError(text, code=code, maybe_written=maybe_written)
     if trouble.kind is ErrorKind.FATAL and code in _RETRIABLE:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from hapax.client.cluster import Backoff, ClusterClient
-from hapax.client.errors import FatalError, HapaxError, from_code, is_retriable
+from hapax.client.errors import AuthenticationError, FatalError, HapaxError, from_code, is_retriable
 from hapax.client.metrics import ConsumerCounts
 from hapax.client.node_fetches import NodeFetch, NodeFetches
 from hapax.client.read_replicas import AVOIDED_MS, REFUSED_MS, ReadReplicas
@@ -440,6 +440,11 @@ class Fetcher:
             self._cluster.refresh_soon()
             for partition in partitions:
                 self._unreached(partition, node_id)
+            return
+        except AuthenticationError as error:
+            for partition in partitions:
+                self._failures[partition] = error
+                self._later(partition)
             return
         except PeerUnsupported as error:
             for partition in partitions:

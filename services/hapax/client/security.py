@@ -10,15 +10,16 @@ from hapax.client.settings import Options
 if TYPE_CHECKING:
     from hapax.runtime.tls import TlsCertificates
 
-SSL: Final = "SSL"
+_WITH_TLS: Final = ("SSL", "SASL_SSL")
 
 
 def certificates_of(options: Options) -> TlsCertificates | None:
     """None: plaintext. Raises SettingsError for files or texts that cannot be used."""
     given = sorted(name for name in options.given if name.startswith("ssl."))
-    if options["security.protocol"] != SSL:
+    protocol = options["security.protocol"]
+    if protocol not in _WITH_TLS:
         if given:
-            raise SettingsError(f"{given[0]} has no effect without security.protocol=SSL")
+            raise SettingsError(f"{given[0]} has no effect without security.protocol=SSL or SASL_SSL")
         return None
     # Imported by clients that use it alone: 10 MB and 0.1 s.
     from hapax.runtime.tls import TlsCertificates, TlsError, TlsOptions, pem_text
@@ -39,4 +40,4 @@ def certificates_of(options: Options) -> TlsCertificates | None:
             ),
             "client", options["client.id"])
     except TlsError as error:
-        raise SettingsError(f"security.protocol=SSL: {error}") from None
+        raise SettingsError(f"security.protocol={protocol}: {error}") from None

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from hapax.client.cluster import ClusterClient
+from hapax.client.errors import AuthenticationError
 from hapax.client.records import stamp
 from hapax.core.errors import ErrorCode
 from hapax.core.producer.error_kinds import ErrorKind
@@ -123,6 +124,11 @@ class Sender:
                         await peer.drained()
         except PeerError as error:
             reason = str(error)
+        except AuthenticationError as error:
+            reason = error.message
+            for request in self._waiting.pop(node_id, ()):
+                for batch in request:
+                    self._outcomes.refused(batch, error.code, reason)
         except Exception as error:
             reason = f"the client failed: {error!r}"
             raise

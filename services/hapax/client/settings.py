@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from hapax.client.errors import SettingsError
+from hapax.client.jaas import JaasConfig, parsed
+from hapax.core.sasl.exchange import MECHANISMS
 
 Settings = Mapping[str, object]
 
@@ -28,6 +30,8 @@ class Setting:
     default: object
     read: Callable[[object], object]
     meaning: str
+    secret: bool = False
+    """Its value is in no message."""
 
 
 def _whole(low: int, high: int = 2**63 - 1) -> Callable[[object], int]:
@@ -80,9 +84,25 @@ def _acks(value: object) -> int:
 
 
 def _protocol(value: object) -> str:
-    if isinstance(value, str) and value.upper() in ("PLAINTEXT", "SSL"):
+    if isinstance(value, str) and value.upper() in _PROTOCOLS:
         return value.upper()
-    raise ValueError("it must be PLAINTEXT or SSL")
+    raise ValueError("it must be one of " + ", ".join(_PROTOCOLS))
+
+
+def _mechanism(value: object) -> str | None:
+    if value is None or value in MECHANISMS:
+        return None if value is None else str(value)
+    raise ValueError("it must be one of " + ", ".join(MECHANISMS))
+
+
+def _jaas(value: object) -> JaasConfig | None:
+    return None if value is None else parsed(_text(value))
+
+
+def _callable(value: object) -> object:
+    if value is None or callable(value):
+        return value
+    raise ValueError("it must be a function")
 
 
 def _pem_only(value: object) -> str:
@@ -125,6 +145,7 @@ def _servers(value: object) -> tuple[tuple[str, int], ...]:
 
 
 _INT32 = 2**31 - 1
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _ASSIGNORS = ("cooperative-sticky", "range", "roundrobin")
 SETTINGS: Final = {
     setting.name: setting
@@ -138,7 +159,30 @@ SETTINGS: Final = {
         Setting("metadata.max.age.ms", "pca", 300_000, _whole(1, _INT32), "Age at which metadata is refreshed."),
         Setting(
             "security.protocol", "pca", "PLAINTEXT", _protocol,
-            "PLAINTEXT, or SSL: TLS, with a check of the server's certificate.",
+            "PLAINTEXT, or SSL: TLS, with a check of the server's certificate. SASL_SSL, SASL_PLAINTEXT: with a login.",
+        ),
+        Setting(
+            "sasl.mechanism", "pca", None, _mechanism, "How to log in: " + ", ".join(MECHANISMS) + ".",
+        ),
+        Setting("sasl.mechanisms", "pca", None, _mechanism, "Another name of it, librdkafka's."),
+        Setting("sasl.username", "pca", None, _optional_text, "User name, for PLAIN and SCRAM."),
+        Setting("sasl.password", "pca", None, _optional_text, "Password, for PLAIN and SCRAM.", secret=True),
+        Setting(
+            "sasl.jaas.config", "pca", None, _jaas,
+            "Instead of these two, the line that Kafka's tools have: ScramLoginModule, PlainLoginModule or"
+            " OAuthBearerLoginModule.", secret=True,
+        ),
+        Setting(
+            "sasl.oauthbearer.token.file", "pca", None, _optional_text,
+            "File with the token for OAUTHBEARER, such as a projected service-account token. Each login reads it.",
+        ),
+        Setting(
+            "sasl.oauthbearer.token.provider", "pca", None, _callable,
+            "In a program: a function, async or not, that returns a token for OAUTHBEARER, or (token, expires_ms).",
+        ),
+        Setting(
+            "sasl.allow.secrets.without.tls", "pca", False, _flag,
+            "Whether PLAIN and OAUTHBEARER may be used with SASL_PLAINTEXT, where all can read the secret.",
         ),
         Setting(
             "ssl.truststore.location", "pca", None, _optional_text,
@@ -153,8 +197,8 @@ SETTINGS: Final = {
         Setting("ssl.certificate.location", "pca", None, _optional_text, "PEM file of the certificate alone."),
         Setting("ssl.key.location", "pca", None, _optional_text, "PEM file of its key."),
         Setting("ssl.keystore.certificate.chain", "pca", None, _optional_text, "The certificate as PEM text."),
-        Setting("ssl.keystore.key", "pca", None, _optional_text, "The key as PEM text."),
-        Setting("ssl.key.password", "pca", None, _optional_text, "Password of the key."),
+        Setting("ssl.keystore.key", "pca", None, _optional_text, "The key as PEM text.", secret=True),
+        Setting("ssl.key.password", "pca", None, _optional_text, "Password of the key.", secret=True),
         Setting("ssl.keystore.type", "pca", "PEM", _pem_only, "Only PEM is supported."),
         Setting("ssl.truststore.type", "pca", "PEM", _pem_only, "Only PEM is supported."),
         Setting("ssl.enabled.protocols", "pca", ("TLSv1.2", "TLSv1.3"), _versions, "Versions of TLS."),
@@ -229,7 +273,8 @@ class Options:
             try:
                 self._values[name] = setting.read(value)
             except (ValueError, TypeError) as error:
-                raise SettingsError(f"{name} = {value!r}: {error}") from None
+                shown = "" if setting.secret else f" = {value!r}"
+                raise SettingsError(f"{name}{shown}: {error}") from None
         if self._values["bootstrap.servers"] is None:
             raise SettingsError("bootstrap.servers is missing: give host:port of a node")
 

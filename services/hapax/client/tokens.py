@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hapax.client.cluster import Backoff, ClusterClient
-from hapax.client.errors import FatalError, HapaxError, RetriableError, from_code, from_status
+from hapax.client.errors import AuthenticationError, FatalError, HapaxError, RetriableError, from_code, from_status
 from hapax.core.errors import ErrorCode
 from hapax.core.producer.error_kinds import ErrorKind, coordinator_error_kind
 from hapax.core.producer.machine import ClientProducer
@@ -236,6 +236,9 @@ async def end_with_token(
                 machine.fail(Trouble(ErrorKind.FATAL, ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
                 return None
             cluster.forget_coordinator("transaction", transactional_id)
+        except AuthenticationError as error:
+            machine.fail(Trouble(ErrorKind.FATAL, error.code, error.message))
+            return None
         except HapaxError as error:
             machine.fail(Trouble(ErrorKind.ABORT, error.code, str(error)))
             return None

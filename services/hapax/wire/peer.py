@@ -6,6 +6,10 @@ Used by the client, by the coordinator's log writer and by the event log. Three 
 * The peer answers in order, so a request without an answer blocks all later answers. When one times out, the connection
   is closed, as Kafka's own clients do, and all requests in flight fail with one error that says why.
 * A failed request may or may not have taken effect. Only the caller knows how to find out.
+
+With a login (SASL), the connection serves no request before it, and the login is renewed before the session ends
+(KIP-368), when a request is to be sent: that request and later ones wait until the server has answered what is in
+flight and then the login. A connection without requests is left alone; servers accept a login after a session's end.
 """
 
 from __future__ import annotations
@@ -16,12 +20,17 @@ import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hapax.codec.varint import read_uvarint
 from hapax.core.errors import ErrorCode
+from hapax.core.producer.error_kinds import LOGIN_REFUSALS
+from hapax.core.sasl.client import ClientExchange
+from hapax.runtime import supervision
+from hapax.runtime.connection import BYTES, release
 from hapax.runtime.ports import Chunk, FrameConnection, FrameLimits, Network, TlsContexts
 from hapax.wire import messages
+from hapax.wire.login import Login, LoginRefused, ServerDistrusted, log_in
 from hapax.wire.messages import ApiVersionsRequest, set_unknown_tag
 
 if TYPE_CHECKING:
@@ -33,6 +42,10 @@ INTERNAL_WRITE_TAG = 10000
 LEADER_ONLY_TAG = 10000
 """Empty tagged field at the top level of a DescribeProducers request: replicas that do not lead must refuse it."""
 
+_NEVER: Final = float("inf")
+_AT_ONCE: Final = float("-inf")
+_LEAST_BETWEEN_LOGINS_S: Final = 1.05
+"""Servers refuse another login within a second."""
 _CORRELATION = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 
@@ -52,7 +65,15 @@ class PeerClosed(PeerError):
 
 
 class PeerDistrusted(PeerClosed):
-    """The peer's certificate is not to be trusted, or does not name the host."""
+    """The peer's certificate is not to be trusted, or does not name the host; or it does not know the password."""
+
+
+class PeerLoginRefused(PeerClosed):
+    """The peer refuses the login. The same credential would be refused again."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class PeerTimeout(PeerError):
@@ -97,6 +118,18 @@ class _Pending(NamedTuple):
     """On the loop's clock."""
 
 
+class _Held(NamedTuple):
+    """A request that waits for the login."""
+
+    request: type[ApiMessage]
+    version: int
+    body: Sequence[Chunk]
+    timeout_s: float
+    decode: Callable[[memoryview], Any] | None
+    silent: bool
+    answer: asyncio.Future[Any]
+
+
 class Peer:
     """An open connection. Make one with `Peer.connect`; it is the FrameHandler of its own connection."""
 
@@ -116,6 +149,13 @@ class Peer:
         self._next_correlation_id = 0
         self._pending: deque[_Pending] = deque()
         self._drained: asyncio.Future[None] | None = None
+        self._login: Login | None = None
+        self._login_timeout = 0.0
+        self._logged_in_at = 0.0
+        self._renew_at = _NEVER
+        """When the login must be renewed before the next request, on the loop's clock."""
+        self._renewal: asyncio.Task[None] | None = None
+        self._held: deque[_Held] = deque()
 
     @classmethod
     async def connect(
@@ -130,13 +170,17 @@ class Peer:
         negotiate: bool = True,
         limits: FrameLimits | None = None,
         tls: TlsContexts | None = None,
+        login: Login | None = None,
     ) -> Peer:
-        """Opens a connection and, with `negotiate`, asks for the peer's versions.
+        """Opens a connection and, with `negotiate`, asks for the peer's versions. Logs in with `login`, which needs
+        `negotiate`.
 
         Raises PeerError where the address does not accept connections, or the peer does not answer in time or does not
-        speak the Kafka protocol; PeerDistrusted where `tls` is given and its certificate is not to be trusted.
+        speak the Kafka protocol; PeerDistrusted where `tls` is given and its certificate is not to be trusted, or where
+        it fails to prove itself in the login; PeerLoginRefused.
         """
         address = f"{host}:{port}"
+        exchange = None if login is None else await login.exchange()
         made: list[Peer] = []
 
         def opened(connection: FrameConnection) -> Peer:
@@ -156,8 +200,11 @@ class Peer:
         if negotiate:
             try:
                 await peer._negotiate(connect_timeout_ms)
+                if login is not None and exchange is not None:
+                    peer._login, peer._login_timeout = login, connect_timeout_ms / 1000
+                    await peer._log_in(login, exchange)
             except BaseException:
-                peer.close("the versions could not be negotiated")
+                peer.close("the versions could not be negotiated, or the login failed")
                 raise
         return peer
 
@@ -176,6 +223,64 @@ class Peer:
             features = {f.name: f.max_version_level for f in response.finalized_features or ()}
             self.capabilities = Capabilities(offered, features)
             return
+
+    # --- login ------------------------------------------------------------------------------------------------
+
+    async def _log_in(self, login: Login, exchange: ClientExchange) -> None:
+        """Raises PeerError."""
+        try:
+            lifetime_ms = await log_in(self, login, exchange)
+        except LoginRefused as error:
+            text = f"{self.address}: {error}"
+            raise PeerLoginRefused(text, error.code) if error.code in LOGIN_REFUSALS else PeerClosed(text) from None
+        except PeerUnsupported as error:
+            raise PeerLoginRefused(f"{self.address}: {error}", ErrorCode.UNSUPPORTED_SASL_MECHANISM) from None
+        except ServerDistrusted as error:
+            raise PeerDistrusted(f"{self.address}: the login cannot be trusted: {error}") from None
+        self._logged_in_at = now = self._loop.time()
+        self._renew_at = now + login.renew_after_s(lifetime_ms) if lifetime_ms > 0 else _NEVER
+
+    async def call_now(self, request: ApiMessage) -> Any:
+        """A request of the login itself. Answers come in order, so it may take as long as what is in flight."""
+        kind = type(request)
+        version = self.capabilities.pick(kind, at_least=1)
+        if self.closed_because is not None:
+            raise PeerClosed(f"{self.address}: connection is closed: {self.closed_because}")
+        now = self._loop.time()
+        until = max((each.timer.when() for each in self._pending), default=now)
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._transmit(
+            kind, version, (request.encode(version=version),), until - now + self._login_timeout, None, False, answer)
+        return await answer
+
+    def _hold(self, held: _Held) -> None:
+        self._held.append(held)
+        if self._renewal is None:
+            self._renew_at = _AT_ONCE
+            self._renewal = supervision.once(
+                self._renew(), "client-login", self.address, expected=(PeerError, PeerUnsupported))
+
+    async def _renew(self) -> None:
+        login = self._login
+        assert login is not None
+        try:
+            exchange = await login.exchange()
+            wait_s = self._logged_in_at + _LEAST_BETWEEN_LOGINS_S - self._loop.time()
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+            await self._log_in(login, exchange)
+        except Exception as error:  # whatever it is: requests wait for this
+            self._renewal = None
+            if self.closed_because is None:
+                reason = f"the login could not be renewed: {error}"
+                self._fail(error if isinstance(error, PeerError) else PeerClosed(reason), reason)
+                self._connection.drop()
+            raise
+        self._renewal = None
+        held, self._held = self._held, deque()
+        for each in held:
+            self._transmit(*each)
+        self.on_drained()
 
     # --- requests ---------------------------------------------------------------------------------------------
 
@@ -220,28 +325,36 @@ class Peer:
         """
         if self.closed_because is not None:
             raise PeerClosed(f"{self.address}: connection is closed: {self.closed_because}")
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        timeout_s = self._timeout if timeout_ms is None else timeout_ms / 1000
+        if self._login is not None and self._loop.time() >= self._renew_at:
+            self._hold(_Held(request, version, body, timeout_s, decode, silent, answer))
+        else:
+            self._transmit(request, version, body, timeout_s, decode, silent, answer)
+        if silent:
+            answer.set_result(None)
+        return answer
+
+    def _transmit(
+        self, request: type[ApiMessage], version: int, body: Sequence[Chunk], timeout_s: float,
+        decode: Callable[[memoryview], Any] | None, silent: bool, answer: asyncio.Future[Any],
+    ) -> None:
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
         flexible = request.flexible_version_q(version)
         header = _HEADER.pack(request.API_KEY, version, correlation_id, len(self._client_id)) + self._client_id
         if flexible:
             header += b"\0"
-        answer: asyncio.Future[Any] = self._loop.create_future()
-        if silent:
-            self._connection.send([header, *body])
-            answer.set_result(None)
-            return answer
-        if decode is None:
-            decode = _decoder(request, version)
-        # ApiVersions' response header is never flexible: a client reads it before it knows the versions.
-        if flexible and request.API_KEY != ApiVersionsRequest.API_KEY:
-            decode = _skipping_tags(decode)
-        timeout = self._timeout if timeout_ms is None else timeout_ms / 1000
-        now = self._loop.time()
-        timer = self._loop.call_at(now + timeout, self._expire, request.name)
-        self._pending.append(_Pending(correlation_id, request.name, decode, answer, timer, now))
+        if not silent:
+            if decode is None:
+                decode = _decoder(request, version)
+            # ApiVersions' response header is never flexible: a client reads it before it knows the versions.
+            if flexible and request.API_KEY != ApiVersionsRequest.API_KEY:
+                decode = _skipping_tags(decode)
+            now = self._loop.time()
+            timer = self._loop.call_at(now + timeout_s, self._expire, request.name)
+            self._pending.append(_Pending(correlation_id, request.name, decode, answer, timer, now))
         self._connection.send([header, *body])
-        return answer
 
     async def call(
         self,
@@ -260,7 +373,7 @@ class Peer:
 
     @property
     def in_flight(self) -> int:
-        return len(self._pending)
+        return len(self._pending) + len(self._held)
 
     def waiting(self) -> tuple[str, float]:
         """Class name and age in seconds of the oldest request in flight; ("", 0.0) where none is."""
@@ -269,7 +382,8 @@ class Peer:
         return self._pending[0].name, self._loop.time() - self._pending[0].since_s
 
     def unsent_bytes(self) -> int:
-        return self._connection.unsent_bytes()
+        held = sum(len(chunk) if isinstance(chunk, BYTES) else chunk.size for each in self._held for chunk in each.body)
+        return self._connection.unsent_bytes() + held
 
     async def drained(self) -> None:
         """Waits until the send queue is below its low-water mark. Raises PeerClosed."""
@@ -335,15 +449,25 @@ class Peer:
         pending, self._pending = self._pending, deque()
         for request in pending:
             request.timer.cancel()
-            if not request.answer.done():
-                request.answer.set_exception(error)
-                request.answer.exception()  # marks the error as retrieved: the caller may have stopped waiting
+            _set_error(request.answer, error)
+        held, self._held = self._held, deque()
+        for each in held:
+            release(each.body)
+            _set_error(each.answer, error)
+        if self._renewal is not None:
+            self._renewal.cancel()
         if self._drained is not None:
             self._drained.set_exception(error)
             self._drained.exception()
             self._drained = None
         if self.on_close is not None:
             self.on_close(self.closed_because)
+
+
+def _set_error(answer: asyncio.Future[Any], error: PeerError) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+        answer.exception()  # marks the error as retrieved: the caller may have stopped waiting
 
 
 # --- encoding and decoding ------------------------------------------------------------------------------------

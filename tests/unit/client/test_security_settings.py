@@ -43,7 +43,7 @@ def test_authorities_come_from_kafka_s_setting_or_librdkafka_s(tmp_path: Path, n
 
 
 @pytest.mark.parametrize(("given", "sentence"), [
-    ({"security_protocol": "TLS"}, "PLAINTEXT or SSL"),
+    ({"security_protocol": "TLS"}, "one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
     ({"ssl_ca_location": "x"}, "no effect without security.protocol=SSL"),
     ({"security_protocol": "SSL", "ssl_ca_location": "/no/file"}, "/no/file: No such file"),
     ({"security_protocol": "SSL", "ssl_keystore_type": "JKS"}, "must be PEM"),

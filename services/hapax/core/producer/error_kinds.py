@@ -60,6 +60,10 @@ TRANSIENT: Final[dict[int, ErrorKind]] = {
 
 """Codes that pass by themselves, whatever was asked."""
 
+LOGIN_REFUSALS: Final = (
+    ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.UNSUPPORTED_SASL_MECHANISM, ErrorCode.ILLEGAL_SASL_STATE)
+"""The server does not let the client in, so that the request does not leave."""
+
 PRODUCE: Final[Mapping[int, ErrorKind]] = TRANSIENT | {
     ErrorCode.DUPLICATE_SEQUENCE_NUMBER: ErrorKind.DUPLICATE,
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: ErrorKind.GAP,
@@ -72,6 +76,7 @@ PRODUCE: Final[Mapping[int, ErrorKind]] = TRANSIENT | {
     ErrorCode.PRODUCER_FENCED: ErrorKind.FENCED,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: ErrorKind.FATAL,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ErrorKind.FATAL,
+    **dict.fromkeys(LOGIN_REFUSALS, ErrorKind.FATAL),
 }
 """Answers to a batch. A code that is not here refuses the batch and nothing more."""
 
@@ -119,6 +124,7 @@ NOT_WRITTEN: Final = frozenset(
         ErrorCode.INVALID_RECORD,
         ErrorCode.PRODUCER_FENCED,
         ErrorCode.TRANSACTION_ABORTABLE,
+        *LOGIN_REFUSALS,
     }
 )
 """Refusals of a Produce that come before anything is appended: this attempt is not in the log."""
