@@ -26,12 +26,13 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.table import Table
 
-from hapax.client import HapaxError
+from hapax.client import HapaxError, SettingsError
 from hapax.local.cluster import LocalCluster
 from hapax.local.folder import LocalClusterError
 from hapax.local.timeline import Kill
-from hapax_load import pods, steadiness
+from hapax_load import connecting, pods, steadiness
 from hapax_load.audit import Reading, audit, create_topics
+from hapax_load.connecting import VARIABLE
 from hapax_load.copier import Copier
 from hapax_load.ledger import Ledger, Verdict, outcomes
 from hapax_load.report import as_json, page
@@ -302,6 +303,9 @@ def show(console: Console, verdicts: dict[str, Verdict], title: str) -> None:
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m hapax_load", description=__doc__)
     parser.add_argument("--bootstrap", default="", help="use this running cluster, and kill none of its processes")
+    parser.add_argument(
+        "--command-config", default=os.environ.get(VARIABLE, ""), metavar="FILE",
+        help=f"settings of TLS and logins, with --bootstrap. Default: {VARIABLE}")
     parser.add_argument("--replication", type=int, default=-1, help="replicas of the topics, with --bootstrap")
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--users", type=int, default=12)
@@ -339,6 +343,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         words.error(f"no such users: {', '.join(sorted(unknown))}")
     if "rest" in arguments.users_of.split(",") and arguments.bootstrap and not arguments.rest:
         words.error("--users-of rest needs --rest, the address of the REST API")
+    if not arguments.bootstrap:  # its own cluster has no logins
+        os.environ.pop(VARIABLE, None)
+    elif arguments.command_config:
+        os.environ[VARIABLE] = arguments.command_config
+        try:
+            connecting.librdkafka("")
+        except (OSError, ValueError, SettingsError) as error:
+            words.error(f"--command-config: {error}")
     if arguments.worker_of:
         work_for(arguments)
     try:

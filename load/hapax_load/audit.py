@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from hapax.client import Admin, HapaxError
 from hapax.core.errors import ErrorCode
+from hapax_load.connecting import librdkafka, native
 from hapax_load.ledger import Ledger, Seen, Verdict, by_topic, judge, judge_copy
 from hapax_load.topics import ALL, COPIES, GROUP, PARTITIONS, PLAIN, number_of
 
@@ -22,7 +23,7 @@ def create_topics(
 ) -> None:
     """Creates the topics of the load. They must not exist, because older records would count as doubled. `replace`
     deletes the topics and committed offsets of an earlier load first."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(librdkafka(bootstrap))
     there = set(admin.list_topics(timeout=timeout_s).topics) & set(ALL)
     if there and replace:
         for deleted in admin.delete_topics(sorted(there)).values():
@@ -36,7 +37,7 @@ def create_topics(
 
 
 async def _forget_group(bootstrap: str) -> None:
-    async with Admin({"bootstrap.servers": bootstrap}) as admin:
+    async with Admin(native(bootstrap)) as admin:
         try:
             await admin.delete_group_offsets(GROUP)
         except HapaxError as error:
@@ -50,10 +51,10 @@ class Reading:
     def __init__(self, bootstrap: str, topics: Iterable[str]) -> None:
         """Raises KafkaException."""
         self.seen = {topic: Seen() for topic in topics}
-        self._consumer = Consumer({
-            "bootstrap.servers": bootstrap, "group.id": "load-audit", "enable.auto.commit": False,
+        self._consumer = Consumer(librdkafka(bootstrap, **{
+            "group.id": "load-audit", "enable.auto.commit": False,
             "isolation.level": "read_committed", "auto.offset.reset": "error", "enable.partition.eof": True,
-        })
+        }))
         known = self._consumer.list_topics(timeout=60).topics
         self._partitions = [TopicPartition(topic, p, 0) for topic in self.seen for p in known[topic].partitions]
         self._consumer.assign(self._partitions)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from hapax_load.connecting import librdkafka
 from hapax_load.topics import COPIES, GROUP, PLAIN
 
 ANSWER_S: Final = 120.0
@@ -21,7 +22,7 @@ class Copier:
 
     def __init__(self, bootstrap: str, partition: int) -> None:
         self._partition = partition
-        self._settings = {"bootstrap.servers": bootstrap, "client.id": f"load-copy-{partition}", "log_level": 2}
+        self._settings = librdkafka(bootstrap, **{"client.id": f"load-copy-{partition}", "log_level": 2})
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
 

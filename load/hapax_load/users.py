@@ -18,6 +18,7 @@ from locust import FastHttpUser, User, between, events, task
 from locust.env import Environment
 from locust.exception import StopUser
 
+from hapax_load.connecting import librdkafka
 from hapax_load.copier import ANSWER_S, Copier, until_done
 from hapax_load.ledger import Fact, Ledger, Outcome
 from hapax_load.topics import GROUP, PARTITIONS, PLAIN, TRANSACTIONS, value_of
@@ -51,7 +52,7 @@ class KafkaUser(User):
         """Runs in the user's thread."""
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        return {"bootstrap.servers": self.options.bootstrap, "client.id": self.writer, "log_level": 2, **more}
+        return librdkafka(self.options.bootstrap, **{"client.id": self.writer, "log_level": 2, **more})
 
     def ask(self, name: str, call: Callable[[], T], length: int = 0) -> T | None:
         """Runs the call in the user's thread and counts it as a request. Returns None if it failed."""

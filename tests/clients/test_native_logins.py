@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 from clients.logins import MECHANISMS, PASSWORD, Logins, logins, set_password
 from clients.other import new_name
 from clients.secured import secured
 from conftest import end_cluster, start_cluster
-from hapax.client import Admin, Consumer, NewTopic, Producer
+from hapax.cli.main import application
+from hapax.client import Admin, Consumer, NewTopic, Producer, SaslAuthenticationFailed, SettingsError
+from hapax.client.users import ScramDeletion, ScramUpsertion
+from hapax.core.sasl.scram_keys import ScramMechanism
 from hapax.local.cluster import LocalCluster
+from integration.scraping import scraped, total
 
 VALUES = [b"v%d" % number for number in range(50)]
 of_each_mechanism = pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -63,3 +72,148 @@ async def test_a_transaction_is_written_and_read(users: Logins, node: LocalClust
         while len(seen) < len(VALUES):
             seen += [record.value for record in await asyncio.wait_for(consumer.poll(timeout_ms=5_000), 30)]
     assert seen == VALUES
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "OAUTHBEARER"])
+async def test_sessions_are_renewed_and_no_request_fails(users: Logins, node: LocalCluster, mechanism: str) -> None:
+    """Over several lifetimes of a session, with requests in flight all the time."""
+    def renewed() -> float:
+        return total(scraped(node, "broker-0"), "hapax_sasl_logins_total", outcome="renewed", mechanism=mechanism)
+
+    def begun() -> float:
+        return total(scraped(node, "broker-0"), "hapax_sasl_logins_total", outcome="succeeded", mechanism=mechanism)
+
+    settings = native(users, mechanism)
+    topic = await new_topic(settings)
+    before = renewed()
+    async with Producer({**settings, "retries": 0, "enable.idempotence": False}) as producer:
+        await producer.send_and_wait(topic, b"first")
+        connections = begun()
+        count, until = 1, time.monotonic() + 90
+        while renewed() < before + 3:
+            deliveries = [await producer.send(topic, b"x") for _ in range(20)]
+            await asyncio.gather(*deliveries)  # raises if one fails, since none is sent twice
+            count += 20
+            assert time.monotonic() < until
+        assert begun() == connections  # the same ones all the time
+    async with Admin(settings) as admin:
+        assert (await admin.describe_topic(topic)).name == topic
+
+
+def told_at_once(began: float) -> None:
+    """Well before the time-outs of calls, 30 s and more."""
+    assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize(("name", "password"), [("alice", "guess"), ("mallory", PASSWORD)])
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN"])
+async def test_a_wrong_password_is_told_at_once(
+    users: Logins, node: LocalCluster, mechanism: str, name: str, password: str
+) -> None:
+    settings = native(users, mechanism, name, password)
+    for client in (Admin(settings), Producer(settings), Consumer(settings)):
+        began = time.monotonic()
+        with pytest.raises(SaslAuthenticationFailed, match="invalid credentials with SASL mechanism") as refused:
+            await client.start()
+        told_at_once(began)
+        assert password not in str(refused.value) and refused.value.code == 58
+
+
+async def test_a_token_that_is_not_genuine_is_told_at_once(users: Logins, node: LocalCluster) -> None:
+    settings = native(users, "OAUTHBEARER")
+    settings["sasl.oauthbearer.token.provider"] = lambda: users.token(aud="elsewhere")
+    with pytest.raises(SaslAuthenticationFailed, match="invalid credentials"):
+        await Admin(settings).start()
+
+
+async def test_a_listener_without_logins_says_so(users: Logins, node: LocalCluster) -> None:
+    settings = native(users, "SCRAM-SHA-256")
+    del settings["ssl.ca.location"]
+    with pytest.raises(SaslAuthenticationFailed, match="listener with SASL"):
+        await Admin({
+            **settings, "security.protocol": "SASL_PLAINTEXT", "bootstrap.servers": node.bootstrap}).start()
+
+
+async def test_a_password_that_is_replaced_ends_what_uses_the_former_one(users: Logins, node: LocalCluster) -> None:
+    own = native(users, "SCRAM-SHA-256", "carol", "first")
+    async with Admin(native(users, "SCRAM-SHA-256")) as admin:
+        await admin.alter_user_scram_credentials(
+            [ScramUpsertion("carol", ScramMechanism.SCRAM_SHA_256, "first")])
+        topic = await new_topic(own)
+        async with Producer(own) as producer:
+            await producer.send_and_wait(topic, b"x")
+            await admin.alter_user_scram_credentials(
+                [ScramUpsertion("carol", ScramMechanism.SCRAM_SHA_256, "second")])
+            began = time.monotonic()
+            with pytest.raises(SaslAuthenticationFailed, match="invalid credentials"):
+                while time.monotonic() < began + 60:
+                    await producer.send_and_wait(topic, b"x")
+            told_at_once(began)
+        async with Admin({**own, "sasl.password": "second"}) as again:
+            assert topic in [each.name for each in await again.list_topics()]
+        await admin.alter_user_scram_credentials([ScramDeletion("carol", ScramMechanism.SCRAM_SHA_256)])
+
+
+async def test_a_password_is_not_sent_in_clear(node: LocalCluster) -> None:
+    change = [ScramUpsertion("dave", ScramMechanism.SCRAM_SHA_256, "in clear")]
+    async with Admin({"bootstrap.servers": node.bootstrap}) as admin:
+        with pytest.raises(SettingsError, match="over TLS only"):
+            await admin.alter_user_scram_credentials(change)
+        assert all(each.user != "dave" for each in await admin.describe_user_scram_credentials())
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hapax(users: Logins, node: LocalCluster, tmp_path: Path) -> Callable[..., Result]:
+    """With a file as Kafka's tools take it, of alice unless told otherwise."""
+    def run(*words: str, given: str = "", name: str = "alice", password: str = PASSWORD) -> Result:
+        config = tmp_path / "client.properties"
+        config.write_text(f"""# of {name}
+security.protocol=SASL_SSL
+sasl.mechanism=SCRAM-SHA-512
+ssl.truststore.type=PEM
+ssl.truststore.location={users.tls.folder / "ca.crt"}
+sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\
+    username="{name}" \\
+    password="{password}";
+""")
+        arguments = [*words, "--bootstrap", users.bootstrap, "--command-config", str(config)]
+        return CliRunner().invoke(application([words[0]]), arguments, input=given)
+
+    return run
+
+
+def done(result: Result) -> str:
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_users_of_the_command(hapax: Callable[..., Result], tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("of bob\nnot this line\n")
+    done(hapax("user", "set-password", "bob", "--password-file", str(tmp_path / "password")))
+    listed = json.loads(done(hapax("user", "list", "--user", "bob", "--json")))
+    assert listed == [{"user": "bob", "mechanism": f"SCRAM-SHA-{bits}", "iterations": 4096} for bits in (256, 512)]
+    assert "alice" in done(hapax("user", "list"))
+    done(hapax("topic", "list", name="bob", password="of bob"))
+    done(hapax("user", "set-password", "bob", "--password-file", "-", "--mechanism", "scram-sha-512", given="later\n"))
+    refused = hapax("topic", "list", name="bob", password="of bob")
+    assert refused.exit_code == 1 and "invalid credentials" in refused.output and "of bob" not in refused.output
+    done(hapax("topic", "list", name="bob", password="later"))
+    assert len(json.loads(done(hapax("user", "remove", "bob", "--json")))) == 2
+    gone = hapax("user", "remove", "bob")
+    assert gone.exit_code == 4 and "does not exist" in gone.output
+
+
+def test_records_of_the_command(hapax: Callable[..., Result]) -> None:
+    topic = new_name()
+    done(hapax("topic", "create", topic))
+    done(hapax("produce", topic, given="one\ntwo\n"))
+    assert done(hapax("consume", topic, "--from-beginning", "--until-end")) == "one\ntwo\n"
+
+
+@pytest.mark.parametrize("words", [("user", "set-password", "bob", "secret"), ("user", "set-password", "bob")])
+def test_passwords_are_no_arguments(hapax: Callable[..., Result], words: tuple[str, ...]) -> None:
+    refused = hapax(*words)
+    assert refused.exit_code == 2

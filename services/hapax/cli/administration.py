@@ -48,6 +48,7 @@ CALL_TIMEOUT_MS = 15_000
 _MISSING = frozenset({
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.GROUP_ID_NOT_FOUND,
+    ErrorCode.RESOURCE_NOT_FOUND,
 })  # fmt: skip
 
 
@@ -62,7 +63,7 @@ def reaching(bootstrap: str, user: str, defaults: Mapping[str, object]) -> dict[
     `client.settings.Setting`. The file's addresses apply where the command has none of its own."""
     try:
         configured = known_to(user, command_config())
-    except (OSError, SettingsError) as error:
+    except (OSError, SettingsError, errors.SettingsError) as error:
         output.fail(f"--command-config: {error}", output.USAGE)
     if bootstrap != DEFAULT_BOOTSTRAP or "bootstrap.servers" not in configured:
         configured["bootstrap.servers"] = bootstrap

@@ -15,7 +15,7 @@ _CommandConfig = Annotated[
     str | None,
     typer.Option(
         "--command-config", metavar="FILE", envvar="HAPAX_COMMAND_CONFIG",
-        help="File of client settings, such as security.protocol and ssl.truststore.location."),
+        help="File of client settings, such as security.protocol, ssl.truststore.location and sasl.jaas.config."),
 ]
 _NAME: Final = "command_config"
 _given: ContextVar[str | None] = ContextVar("command-config", default=None)
@@ -45,10 +45,15 @@ def _configured(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def command_config() -> dict[str, object]:
-    """What the present command was given; empty: no file. Raises SettingsError, OSError."""
+    """What the present command was given; empty: no file. Raises OSError and SettingsError, the client's or the
+    runtime's."""
     path = _given.get()
     if path is None:
         return {}
-    from hapax.runtime.settings import read_file
+    if path.endswith(".toml"):
+        from hapax.runtime.settings import read_file
 
-    return dict(read_file(Path(path)))
+        return dict(read_file(Path(path)))
+    from hapax.client.properties import read_properties
+
+    return dict(read_properties(Path(path)))

@@ -16,6 +16,7 @@ GROUPS: Final = {
     "topic": "Create, list, describe, configure, extend and delete topics; show offsets and records.",
     "group": "Show members, offsets and lag of consumer groups; reset or delete their offsets.",
     "acl": "List, add and remove ACLs: who may do what.",
+    "user": "List users who have passwords; set and remove passwords.",
     "txn": "List, describe and abort transactions; find hanging ones.",
     "producers": "Show the state that partitions keep for producers.",
     "lease": "List, take and release leases of producer ids; show their progress.",
@@ -42,7 +43,8 @@ def run() -> None:
 
 def application(first_word: list[str]) -> typer.Typer:
     """Builds the command line for the given first word: only that command is imported in full."""
-    app = typer.Typer(name="hapax", help="An exactly-once log.", no_args_is_help=True, add_completion=False)
+    app = typer.Typer(name="hapax", help="An exactly-once log.", no_args_is_help=True, add_completion=False,
+                      pretty_exceptions_show_locals=False)  # locals may hold passwords
     for name, line in GROUPS.items():
         group = _group(name) if first_word == [name] else _empty_group()
         app.add_typer(group, name=name, help=line)

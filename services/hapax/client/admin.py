@@ -14,6 +14,7 @@ from hapax.client.groups import GroupAdmin
 from hapax.client.producers import ProducerAdmin
 from hapax.client.replication import ReplicationAdmin
 from hapax.client.settings import Options, Settings
+from hapax.client.users import UserAdmin
 from hapax.core.errors import ErrorCode
 from hapax.core.transaction.record import NO_TIMEOUT_MS
 from hapax.core.types import PartitionIndex, TopicPartition
@@ -140,7 +141,7 @@ def _in_unit_of(name: str, synonym: Any) -> str | None:
     return value
 
 
-class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin, AclAdmin):
+class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin, AclAdmin, UserAdmin):
     """Settings under Kafka's names, see `hapax.client.settings.SETTINGS`. Calls raise HapaxError."""
 
     def __init__(self, settings: Settings, *, ports: ClientPorts | None = None) -> None:

@@ -414,6 +414,9 @@ class Admin(_Client[admin.Admin]):
     create_acls = _waits(admin.Admin.create_acls)
     delete_acls = _waits(admin.Admin.delete_acls)
 
+    describe_user_scram_credentials = _waits(admin.Admin.describe_user_scram_credentials)
+    alter_user_scram_credentials = _waits(admin.Admin.alter_user_scram_credentials)
+
     list_transactions = _waits(admin.Admin.list_transactions)
     describe_transactions = _waits(admin.Admin.describe_transactions)
     describe_transactional_id = _waits(admin.Admin.describe_transactional_id)

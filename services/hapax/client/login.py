@@ -36,6 +36,8 @@ from hapax.wire.peer import PeerError, PeerLoginRefused
 
 SASL_PLAINTEXT: Final = "SASL_PLAINTEXT"
 SASL_SSL: Final = "SASL_SSL"
+_WITHOUT_TLS: Final = "sasl.allow.secrets.without.tls"
+"""Means something without a login too: a password may be set (`users.py`)."""
 _KEYS_KNOWN: Final = 8
 _PAUSE_MS: Final = (1_000, 60_000)
 _KEPT_SHARE: Final = 0.8
@@ -184,7 +186,7 @@ class TokenLogin(ClientLogin):
 
 def login_of(options: Options, ports: ClientPorts) -> ClientLogin | None:
     """None: without a login. Raises SettingsError."""
-    given = sorted(name for name in options.given if name.startswith("sasl."))
+    given = sorted(name for name in options.given if name.startswith("sasl.") and name != _WITHOUT_TLS)
     protocol = options["security.protocol"]
     if protocol not in (SASL_PLAINTEXT, SASL_SSL):
         if given:
@@ -193,7 +195,7 @@ def login_of(options: Options, ports: ClientPorts) -> ClientLogin | None:
     mechanism = options["sasl.mechanism"] or options["sasl.mechanisms"]
     if mechanism is None:
         raise SettingsError(f"security.protocol={protocol} needs a sasl.mechanism")
-    if protocol == SASL_PLAINTEXT and mechanism in SHOWS_SECRETS and not options["sasl.allow.secrets.without.tls"]:
+    if protocol == SASL_PLAINTEXT and mechanism in SHOWS_SECRETS and not options[_WITHOUT_TLS]:
         raise SettingsError(
             f"sasl.mechanism={mechanism} shows its secret to all who see the connection: use "
             "security.protocol=SASL_SSL, or set sasl.allow.secrets.without.tls=true")
