@@ -175,8 +175,8 @@ class Options:
     allow_other_records: bool = False
     allow_other_record_count: bool = False
     allow_unknown_history: bool = False
-    client: dict[str, str] = field(default_factory=dict)
-    """Further client settings, passed on as they are (`kafka.` removed)."""
+    client: dict[str, str] = field(default_factory=dict, repr=False)
+    """Further client settings, passed on as they are (`kafka.` removed). Some are secrets, so none is shown."""
 
     ends_given: tuple[str, ...] = ()
     """The given options for the end of reading, which only batch queries accept."""

@@ -120,7 +120,7 @@ async def test_what_kafka_refuses_is_told_at_once(kafka: Kafka) -> None:
         assert "guess" not in str(refused.value)
     settings = kafka.settings("OAUTHBEARER")
     del settings["sasl.username"], settings["sasl.password"]
-    with pytest.raises(SaslAuthenticationFailed, match="does not offer OAUTHBEARER; it offers: .*PLAIN"):
+    with pytest.raises(SaslAuthenticationFailed, match=r"does not offer OAUTHBEARER; it offers: .*PLAIN"):
         await Admin({**settings, "sasl.oauthbearer.token.provider": lambda: "a.b.c"}).start()
     with pytest.raises(SaslAuthenticationFailed, match="listener with SASL"):
         await Admin({

@@ -28,6 +28,13 @@ def test_client_settings_pass_through() -> None:
     assert options.client == {"fetch.max.bytes": "5"} and options.transactional_id == "x"
 
 
+def test_logins_pass_through_and_are_not_shown() -> None:
+    jaas = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="a" password="hidden";'
+    login = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": jaas}
+    options = parse({**BASE, **{f"kafka.{name}": value for name, value in login.items()}})
+    assert options.client == login and "hidden" not in repr(options)
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
