@@ -89,6 +89,8 @@ class FakeCluster:
         self.opened: FakePeer | None = None
         self.wanted = 0
         self._opening: asyncio.Future[FakePeer] | None = None
+        self.refuses: Exception | None = None
+        """What an attempt to connect raises."""
 
     def now(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
@@ -104,6 +106,8 @@ class FakeCluster:
         if self.opened is not None and not self.opened.closed:
             return self.opened
         self.wanted += 1
+        if self.refuses is not None:
+            raise self.refuses
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_future()
         return await asyncio.shield(self._opening)

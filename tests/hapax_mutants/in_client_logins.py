@@ -1,0 +1,173 @@
+"""Bugs of the client's logins: that trust a wrong server, show a secret, lose requests or ask for ever."""
+
+from __future__ import annotations
+
+from hapax_mutants.mutant import Mutant, unit
+
+_EXCHANGES = (unit("core/sasl/test_client.py"),)
+_CONNECTION = (unit("wire/test_login.py"),)
+_LOGIN = (unit("client/test_login.py"),)
+_REFUSALS = (unit("client/test_refused_logins.py"),)
+_JAAS = (unit("client/test_jaas.py"),)
+_SCRAM = "core/sasl/client.py"
+
+MUTANTS = (
+    Mutant(
+        "a client's login trusts a server that does not know the password", "RFC 5802", _SCRAM,
+        "if not hmac.compare_digest(signature, self._expected):", "if found is None:",
+        _EXCHANGES,
+    ),
+    Mutant(
+        "a client's login trusts a server that says nothing of the password", "RFC 5802", _SCRAM,
+        "if not hmac.compare_digest(signature, self._expected):",
+        "if signature and not hmac.compare_digest(signature, self._expected):",
+        _EXCHANGES,
+    ),
+    Mutant(
+        "a client's login takes the nonce of another exchange", "RFC 5802", _SCRAM,
+        "if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):", "if len(nonce) < 2:",
+        _EXCHANGES,
+    ),
+    Mutant(
+        "a client's login takes its own nonce for the server's", "RFC 5802", _SCRAM,
+        " or len(nonce) == len(self._nonce):", ":",
+        _EXCHANGES,
+    ),
+    Mutant(
+        "a client's login shows a proof that is cheap to guess from", "RFC 7677", _SCRAM,
+        "        if iterations < LEAST_ITERATIONS:\n", "        if iterations < 1:\n",
+        _EXCHANGES,
+    ),
+    Mutant(
+        "a client's login computes as long as a server likes", "docs/client.md", _SCRAM,
+        "        if iterations > MOST_ITERATIONS:\n", "        if False:\n",
+        _EXCHANGES,
+    ),
+    Mutant(
+        "a client's login believes a server that accepts a token that it has refused", "RFC 7628", _SCRAM,
+        "        if self._refused or self._ended:\n", "        if self._ended:\n",
+        _EXCHANGES,
+    ),
+    Mutant(
+        "a client's login does not acknowledge that a token is refused", "RFC 7628", _SCRAM,
+        '_REFUSED: Final = b"\\x01"', '_REFUSED: Final = b""',
+        _EXCHANGES,
+    ),
+    Mutant(
+        "a client's login lets a token change its message", "RFC 6750", _SCRAM,
+        "    if _TOKEN.fullmatch(token) is None:\n", "    if _TOKEN.match(token) is None:\n",
+        _EXCHANGES,
+    ),
+    Mutant(
+        "a client's login lets a name change its message", "RFC 4616", _SCRAM,
+        '        if "\\0" in text:\n', "        if False:\n",
+        _EXCHANGES,
+    ),
+    Mutant(
+        "keys of a client's login are shown", "docs/client.md", _SCRAM,
+        '        return "ClientKeys"', "        return super().__repr__()",
+        _EXCHANGES,
+    ),
+    Mutant(
+        "a client's login ends with the server's word alone", "RFC 5802", "wire/login.py",
+        "        if isinstance(step, Accepted):\n",
+        '        if isinstance(step, Accepted) or not answer.auth_bytes:\n',
+        _CONNECTION,
+    ),
+    Mutant(
+        "a client's login repeats a secret that the server repeats", "docs/client.md", "wire/login.py",
+        'said = _tidy(login.shown(answer.error_message or ""))', 'said = _tidy(answer.error_message or "")',
+        _CONNECTION,
+    ),
+    Mutant(
+        "a client's login takes any failure for a refusal", "docs/client.md", "wire/peer.py",
+        "if error.code in LOGIN_REFUSALS else", "if error.code else",
+        _CONNECTION,
+    ),
+    Mutant(
+        "a client's login is renewed amid other requests", "KIP-368", "wire/peer.py",
+        "if self._login is not None and self._loop.time() >= self._renew_at:",
+        "if self._login is not None and self._loop.time() >= self._renew_at > _AT_ONCE:",
+        _CONNECTION,
+    ),
+    Mutant(
+        "a client's login is never renewed", "KIP-368", "wire/peer.py",
+        "if self._login is not None and self._loop.time() >= self._renew_at:", "if False:",
+        _CONNECTION,
+    ),
+    Mutant(
+        "requests that wait for a client's login are lost when it fails", "KIP-368", "wire/peer.py",
+        "            _set_error(each.answer, error)\n", "            pass\n",
+        _CONNECTION,
+    ),
+    Mutant(
+        "a client's login is not waited for as long as what is in flight", "KIP-368", "wire/peer.py",
+        "until - now + self._login_timeout", "self._login_timeout",
+        _CONNECTION,
+    ),
+    Mutant(
+        "records that wait for a client's login are not counted", "docs/client.md", "wire/peer.py",
+        "return self._connection.unsent_bytes() + held", "return self._connection.unsent_bytes()",
+        _CONNECTION,
+    ),
+    Mutant(
+        "a client's login sends a password in clear", "docs/client.md", "client/login.py",
+        "if protocol == SASL_PLAINTEXT and mechanism in SHOWS_SECRETS and not", "if False and not",
+        _LOGIN,
+    ),
+    Mutant(
+        "a client's login uses a token that was refused", "docs/client.md", "client/login.py",
+        "        super().refused(refusal)\n        self._kept = None\n", "        super().refused(refusal)\n",
+        _LOGIN,
+    ),
+    Mutant(
+        "a client's login uses a token to its last moment", "docs/client.md", "client/login.py",
+        "_KEPT_SHARE: Final = 0.8", "_KEPT_SHARE: Final = 1.0",
+        _LOGIN,
+    ),
+    Mutant(
+        "a client's login shows what a program's function raised", "docs/client.md", "client/login.py",
+        "its provider raised {type(error).__name__}", "its provider raised {error}",
+        _LOGIN,
+    ),
+    Mutant(
+        "a token of a client's login is shown", "docs/client.md", "client/login.py",
+        '        return f"OAuthToken(expires_ms={self.expires_ms})"', "        return super().__repr__()",
+        _LOGIN,
+    ),
+    Mutant(
+        "a wrong setting of a client's login shows the secret", "docs/client.md", "client/settings.py",
+        'shown = "" if setting.secret else', 'shown = "" if False else',
+        _LOGIN,
+    ),
+    Mutant(
+        "a client's login is refused again and again", "docs/client.md", "client/login.py",
+        "if self._refusal is not None and self._ports.clock.monotonic_ms() < self._refused_until:\n"
+        "            raise",
+        "if False:\n            raise",
+        (*_LOGIN, *_REFUSALS),
+    ),
+    Mutant(
+        "records that a client's login keeps from being sent are tried for ever", "docs/client.md", "client/sender.py",
+        "                    self._outcomes.refused(batch, error.code, reason)\n",
+        "                    self._outcomes.unsent(batch, reason)\n",
+        _REFUSALS,
+    ),
+    Mutant(
+        "a reader is not told that a client's login is refused", "docs/client.md", "client/fetcher.py",
+        "                self._failures[partition] = error\n                self._later(partition)\n"
+        "            return\n        except PeerUnsupported",
+        "                self._later(partition)\n            return\n        except PeerUnsupported",
+        _REFUSALS,
+    ),
+    Mutant(
+        "a message about the line of a client's login repeats it", "docs/client.md", "client/jaas.py",
+        'f"its option {unknown[0]} is not supported;', 'f"its option {unknown[0]} of {text} is not supported;',
+        _JAAS,
+    ),
+    Mutant(
+        "a client's login ignores options of its line", "docs/client.md", "client/jaas.py",
+        "    if unknown:\n", "    if False:\n",
+        _JAAS,
+    ),
+)
