@@ -18,7 +18,15 @@ from clients.other import new_name
 from clients.secured import secured
 from conftest import end_cluster, start_cluster
 from hapax.cli.main import application
-from hapax.client import Admin, Consumer, NewTopic, Producer, SaslAuthenticationFailed, SettingsError
+from hapax.client import (
+    Admin,
+    Consumer,
+    NewTopic,
+    Producer,
+    SaslAuthenticationFailed,
+    SettingsError,
+    blocking,
+)
 from hapax.client.users import ScramDeletion, ScramUpsertion
 from hapax.core.sasl.scram_keys import ScramMechanism
 from hapax.local.cluster import LocalCluster
@@ -71,6 +79,26 @@ async def test_a_transaction_is_written_and_read(users: Logins, node: LocalClust
         consumer.subscribe([topic])
         while len(seen) < len(VALUES):
             seen += [record.value for record in await asyncio.wait_for(consumer.poll(timeout_ms=5_000), 30)]
+    assert seen == VALUES
+
+
+def test_the_blocking_clients_log_in(users: Logins, node: LocalCluster, tmp_path: Path) -> None:
+    """With a token from a file, as a pod has it."""
+    settings = native(users, "OAUTHBEARER")
+    del settings["sasl.oauthbearer.token.provider"]
+    settings["sasl.oauthbearer.token.file"] = str(tmp_path / "token")
+    (tmp_path / "token").write_text(users.token() + "\n")
+    topic = new_name()
+    with blocking.Admin(settings) as admin:
+        admin.create_topics([NewTopic(topic, 1, 1)])
+    with blocking.Producer({**settings, "transactional.id": topic}) as producer, producer.transaction():
+        for value in VALUES:
+            producer.send(topic, value)
+    with blocking.Consumer({**settings, "auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign(consumer.partitions(topic))
+        seen: list[bytes | None] = []
+        while len(seen) < len(VALUES):
+            seen += [record.value for record in consumer.poll(30_000)]
     assert seen == VALUES
 
 

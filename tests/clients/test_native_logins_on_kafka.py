@@ -68,10 +68,12 @@ class Kafka(KafkaFromMaven):
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     target = Kafka(tmp_path_factory.mktemp("kafka"), secured(tmp_path_factory.mktemp("certificates")))
-    target.start()
-    asyncio.run(_set_passwords(target))
-    yield target
-    target.kill()
+    try:
+        target.start()
+        asyncio.run(_set_passwords(target))
+        yield target
+    finally:
+        target.kill()
 
 
 async def _set_passwords(kafka: Kafka) -> None:
