@@ -8,6 +8,7 @@ _EXCHANGES = (unit("core/sasl/test_client.py"),)
 _CONNECTION = (unit("wire/test_login.py"),)
 _LOGIN = (unit("client/test_login.py"),)
 _REFUSALS = (unit("client/test_refused_logins.py"),)
+_USERS = (unit("client/test_users.py"),)
 _JAAS = (unit("client/test_jaas.py"),)
 _SCRAM = "core/sasl/client.py"
 
@@ -159,6 +160,27 @@ MUTANTS = (
         "            return\n        except PeerUnsupported",
         "                self._later(partition)\n            return\n        except PeerUnsupported",
         _REFUSALS,
+    ),
+    Mutant(
+        "a client sends a new password in clear", "docs/security.md", "client/users.py",
+        'if options["security.protocol"] not in _ENCRYPTED and not', "if False and not",
+        _USERS,
+    ),
+    Mutant(
+        "a client's new password is shown", "docs/client.md", "client/users.py",
+        '        return f"ScramUpsertion({self.user!r}, {self.mechanism.sasl_name}, {self.iterations} iterations)"',
+        "        return super().__repr__()",
+        _USERS,
+    ),
+    Mutant(
+        "a client salts all new passwords alike", "RFC 5802", "client/users.py",
+        "salt = change.salt or self._salt()", 'salt = change.salt or b"salt" * 6',
+        _USERS,
+    ),
+    Mutant(
+        "a client's removal of a user fails although it is done", "docs/client.md", "client/users.py",
+        "                in_doubt = True\n", "                pass\n",
+        _USERS,
     ),
     Mutant(
         "a message about the line of a client's login repeats it", "docs/client.md", "client/jaas.py",

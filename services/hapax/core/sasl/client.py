@@ -84,7 +84,7 @@ class ClientExchange(Protocol):
 
 
 class PlainClient:
-    """PLAIN (RFC 4616): whoever reads the message has the password."""
+    """PLAIN (RFC 4616): the message contains the password."""
 
     def __init__(self, name: str, password: str) -> None:
         self._message = b"\0" + name.encode() + b"\0" + password.encode()
