@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from hapax.client.jaas import parsed
 from hapax.client.properties import read_properties
+from hapax.client.settings import SETTINGS
 
 VARIABLE: Final = "HAPAX_COMMAND_CONFIG"
 _SAME: Final = frozenset({
@@ -27,6 +28,8 @@ _RENAMED: Final = {
     "ssl.truststore.location": "ssl.ca.location", "ssl.truststore.certificates": "ssl.ca.pem",
     "ssl.keystore.certificate.chain": "ssl.certificate.pem", "ssl.keystore.key": "ssl.key.pem",
 }
+_NO_EFFECT: Final = (
+    "ssl.truststore.type", "ssl.keystore.type", "sasl.allow.secrets.without.tls", "sasl.login.callback.handler.class")
 _PROTECTS: Final = ("ssl.", "sasl.", "security.")
 
 
@@ -63,9 +66,9 @@ def translated(given: Mapping[str, str]) -> dict[str, Any]:
             jaas = parsed(value)
             if jaas.name is not None:
                 found["sasl.username"], found["sasl.password"] = jaas.name, jaas.password
-        elif name == "sasl.oauthbearer.token.file":
-            found["oauth_cb"] = _tokens(Path(value))
-        elif name not in ("ssl.truststore.type", "ssl.keystore.type", "sasl.allow.secrets.without.tls"):
+        elif name in ("sasl.oauthbearer.token.file", "sasl.oauthbearer.token.endpoint.url"):
+            found["oauth_cb"] = _tokens(Path(str(SETTINGS[name].read(value))))
+        elif name not in _NO_EFFECT:
             raise ValueError(f"{name} is not a setting that the load's clients have")
     if found.get("ssl.endpoint.identification.algorithm") == "":
         found["ssl.endpoint.identification.algorithm"] = "none"

@@ -66,7 +66,7 @@ MUTANTS = (
     ),
     Mutant(
         "keys of a client's login are shown", "docs/client.md", _SCRAM,
-        '        return "ClientKeys"', "        return super().__repr__()",
+        '        return "ClientKeys"', '        return f"ClientKeys({self.client_key!r})"',
         _EXCHANGES,
     ),
     Mutant(
@@ -133,7 +133,7 @@ MUTANTS = (
     ),
     Mutant(
         "a token of a client's login is shown", "docs/client.md", "client/login.py",
-        '        return f"OAuthToken(expires_ms={self.expires_ms})"', "        return super().__repr__()",
+        'f"OAuthToken(expires_ms={self.expires_ms})"', 'f"OAuthToken({self.token!r})"',
         _LOGIN,
     ),
     Mutant(
@@ -162,18 +162,17 @@ MUTANTS = (
         _REFUSALS,
     ),
     Mutant(
-        "a client sends a new password in clear", "docs/security.md", "client/users.py",
+        "a client's new password is sent in clear", "docs/security.md", "client/users.py",
         'if options["security.protocol"] not in _ENCRYPTED and not', "if False and not",
         _USERS,
     ),
     Mutant(
         "a client's new password is shown", "docs/client.md", "client/users.py",
-        '        return f"ScramUpsertion({self.user!r}, {self.mechanism.sasl_name}, {self.iterations} iterations)"',
-        "        return super().__repr__()",
+        'f"ScramUpsertion({self.user!r}, ', 'f"ScramUpsertion({self.user!r}, {self.password}, ',
         _USERS,
     ),
     Mutant(
-        "a client salts all new passwords alike", "RFC 5802", "client/users.py",
+        "a client's new passwords are salted alike", "RFC 5802", "client/users.py",
         "salt = change.salt or self._salt()", 'salt = change.salt or b"salt" * 6',
         _USERS,
     ),

@@ -411,9 +411,11 @@ class ClusterClient:
             timeout_ms = min(timeout_ms, at_most_ms)
         if self._tls is not None:
             await self._tls.reload_aside()  # new files serve new connections
-        self._check_open()
+        exchange = None
         if self._login is not None:
             self._login.check()
+            exchange = await self._login.exchange()
+        self._check_open()
         try:
             peer = await Peer.connect(
                 self.ports.network,
@@ -424,6 +426,7 @@ class ClusterClient:
                 connect_timeout_ms=timeout_ms,
                 tls=self._tls,
                 login=self._login,
+                exchange=exchange,
             )
         except PeerLoginRefused as error:
             assert self._login is not None

@@ -229,7 +229,7 @@ def _token_login(options: Options, ports: ClientPorts) -> TokenLogin:
         if options[name] is not None:
             raise SettingsError(f"{name} has no effect with sasl.mechanism={OAUTHBEARER}")
     provider: TokenProvider | None = options["sasl.oauthbearer.token.provider"]
-    file: str | None = options["sasl.oauthbearer.token.file"]
+    file: str | None = options["sasl.oauthbearer.token.file"] or options["sasl.oauthbearer.token.endpoint.url"]
     if (provider is None) == (file is None):
         raise SettingsError(
             f"sasl.mechanism={OAUTHBEARER} needs sasl.oauthbearer.token.file or (in a program) "

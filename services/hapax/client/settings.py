@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import unquote
 
 from hapax.client.errors import SettingsError
 from hapax.client.jaas import JaasConfig, parsed
@@ -99,6 +100,22 @@ def _jaas(value: object) -> JaasConfig | None:
     return None if value is None else parsed(_text(value))
 
 
+def _file_url(value: object) -> str | None:
+    if value is None:
+        return None
+    scheme, _, rest = _text(value).partition("://")
+    path = unquote(rest)
+    if scheme != "file" or not path.startswith("/") or "\0" in path:
+        raise ValueError("it must be file:// and an absolute path")
+    return path
+
+
+def _handler(value: object) -> object:
+    if value is None or value == _TOKEN_HANDLER:
+        return value
+    raise ValueError(f"it must be {_TOKEN_HANDLER}")
+
+
 def _callable(value: object) -> object:
     if value is None or callable(value):
         return value
@@ -145,6 +162,7 @@ def _servers(value: object) -> tuple[tuple[str, int], ...]:
 
 
 _INT32 = 2**31 - 1
+_TOKEN_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _ASSIGNORS = ("cooperative-sticky", "range", "roundrobin")
 SETTINGS: Final = {
@@ -175,6 +193,14 @@ SETTINGS: Final = {
         Setting(
             "sasl.oauthbearer.token.file", "pca", None, _optional_text,
             "File with the token for OAUTHBEARER, such as a projected service-account token. Each login reads it.",
+        ),
+        Setting(
+            "sasl.oauthbearer.token.endpoint.url", "pca", None, _file_url,
+            "Another name of it, Kafka's: file:// and the path.",
+        ),
+        Setting(
+            "sasl.login.callback.handler.class", "pca", None, _handler,
+            "Kafka's tools need it for such a token: OAuthBearerLoginCallbackHandler with its package. No effect here.",
         ),
         Setting(
             "sasl.oauthbearer.token.provider", "pca", None, _callable,

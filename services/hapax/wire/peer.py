@@ -171,16 +171,18 @@ class Peer:
         limits: FrameLimits | None = None,
         tls: TlsContexts | None = None,
         login: Login | None = None,
+        exchange: ClientExchange | None = None,
     ) -> Peer:
         """Opens a connection and, with `negotiate`, asks for the peer's versions. Logs in with `login`, which needs
-        `negotiate`.
+        `negotiate`. `exchange`: of this login; the default is another one.
 
         Raises PeerError where the address does not accept connections, or the peer does not answer in time or does not
         speak the Kafka protocol; PeerDistrusted where `tls` is given and its certificate is not to be trusted, or where
         it fails to prove itself in the login; PeerLoginRefused.
         """
         address = f"{host}:{port}"
-        exchange = None if login is None else await login.exchange()
+        if login is not None and exchange is None:
+            exchange = await login.exchange()
         made: list[Peer] = []
 
         def opened(connection: FrameConnection) -> Peer:

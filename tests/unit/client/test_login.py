@@ -103,6 +103,9 @@ async def test_a_name_and_a_password(given: dict[str, object]) -> None:
     ({"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_file": "x", "sasl_oauthbearer_token_provider": str},
      "not both"),
     ({"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_provider": "x"}, "a function"),
+    ({"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_endpoint_url": "https://x/token"}, "file://"),
+    ({"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_endpoint_url": "file://x/token"}, "file://"),
+    ({"sasl_mechanism": "OAUTHBEARER", "sasl_login_callback_handler_class": "com.example.Handler"}, "it must be org"),
     ({"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_file": "x", "sasl_password": SECRET}, "no effect"),
     ({"sasl_mechanism": "PLAIN", "sasl_username": "a", "sasl_password": SECRET, "sasl_oauthbearer_token_file": "x"},
      "no effect with sasl.mechanism=PLAIN"),
@@ -205,9 +208,15 @@ async def test_a_refused_token_is_not_used_again() -> None:
     assert token_in(await login.exchange()) == "t2"
 
 
-async def test_the_file_is_read_for_each_login(tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    login = login_of(options(sasl_mechanism="OAUTHBEARER", sasl_oauthbearer_token_file=str(file)), ports())
+@pytest.mark.parametrize("way", ["ours", "of Kafka's tools"])
+async def test_the_file_is_read_for_each_login(tmp_path: Path, way: str) -> None:
+    file = tmp_path / "to ken"
+    given: dict[str, object] = {"sasl_oauthbearer_token_file": str(file)} if way == "ours" else {
+        "sasl_oauthbearer_token_endpoint_url": file.as_uri(),
+        "sasl_login_callback_handler_class":
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+        "sasl_jaas_config": JAAS.format("oauthbearer.OAuthBearerLoginModule", "")}
+    login = login_of(options(sasl_mechanism="OAUTHBEARER", **given), ports())
     assert login is not None
     with pytest.raises(PeerError, match="No such file"):
         await login.exchange()
