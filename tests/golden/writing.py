@@ -40,6 +40,7 @@ from hapax.core.group.values import (
     TargetEpochValue,
     TargetRecord,
 )
+from hapax.core.quota.entities import entity_of
 from hapax.core.sasl.scram_keys import ScramCredential, ScramMechanism
 from hapax.core.transaction.record import (
     NO_LIMIT,
@@ -370,4 +371,11 @@ def etcd_values() -> Iterator[tuple[str, bytes]]:
             ScramMechanism.SCRAM_SHA_512, bytes(range(64)), bytes(range(64)), bytes(64), 16_384)),
     ):
         yield keys.scram_credential(credential.mechanism, user), etcd.ScramCredentialRecord(credential).encode()
+    for quota in (
+        etcd.QuotaRecord(entity_of({"user": "alice", "client-id": None}), {
+            "producer_byte_rate": 1_048_576.0, "request_percentage": 12.5}, "team/app"),
+        etcd.QuotaRecord(entity_of({"client-id": "a/b"}), {"controller_mutation_rate": 0.5}),
+        etcd.QuotaRecord(entity_of({"ip": "10.0.0.1"}), {"connection_creation_rate": 5.0}),
+    ):
+        yield keys.quota(quota.entity), quota.encode()
     yield keys.controller, etcd.ControllerRecord(NodeId(300), "10.0.0.9:9093", RegistrationEpoch(4)).encode()

@@ -31,6 +31,7 @@ from hapax.core.fetch_sessions import (
     Session,
     SessionPartition,
 )
+from hapax.core.partition.aborted_index import AbortedTransaction
 from hapax.kafka.api.fetch import (
     FIRST_WITH_TOPIC_IDS,
     FetchedPartition,
@@ -154,7 +155,8 @@ class Poll:
         """The replica of each of the last attempt's results."""
         self._timer: asyncio.TimerHandle | None = None
         self._scheduled = False
-        self._expired = request.max_wait_ms <= 0 or request.min_bytes <= 0 or self._is_empty()
+        self._expired = (
+            request.max_wait_ms <= 0 or request.min_bytes <= 0 or request.throttled or self._is_empty())
         self._done = False
         self._warming: asyncio.Task[None] | None = None
         self._warmed = 0
@@ -262,8 +264,8 @@ class Poll:
         machine = replica.machine
         committed = self._request.committed
         records: LogRange | None = None
-        aborted = None
-        if diverging is None:
+        aborted: Sequence[AbortedTransaction] | None = () if committed and self._request.throttled else None
+        if diverging is None and not self._request.throttled:
             read = replica.read(
                 partition.offset, max(0, min(partition.max_bytes, left)), committed=committed, at_least_one=first,
                 warmed=self._warmed >= _WARMING_ROUNDS,

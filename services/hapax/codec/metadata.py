@@ -18,6 +18,7 @@ from hapax.core.access.principals import Principal
 from hapax.core.access.resources import Operation, Pattern, Permission, ResourceType
 from hapax.core.cluster.failover import PartitionState
 from hapax.core.producer.leases import Lease
+from hapax.core.quota.entities import Entity, entity_of
 from hapax.core.sasl.scram_keys import ScramCredential, ScramMechanism
 from hapax.core.transaction.policy import TransactionPolicy
 from hapax.core.types import (
@@ -60,14 +61,14 @@ class MetadataFormatError(ValueError):
 
 KeyKind = Literal[
     "cluster", "node", "draining", "silent", "throttle", "topic", "deleted", "partition", "txn_shard", "group_shard",
-    "pid_next", "pid_lease", "policy", "group_config", "acl", "scram_credential", "scram_secret", "controller",
+    "pid_next", "pid_lease", "policy", "group_config", "acl", "scram_credential", "scram_secret", "quota", "controller",
     "unknown",
 ]
 
 
 class ParsedKey(NamedTuple):
-    """What a key names. `name` is a topic, group, lease or user name, a policy's uid or an ACL's whole key, `number` a
-    node id, partition index, shard or SCRAM mechanism."""
+    """What a key names. `name` is a topic, group, lease or user name, a policy's uid, or the whole key of an ACL or a
+    quota, `number` a node id, partition index, shard or SCRAM mechanism."""
 
     kind: KeyKind
     number: int = -1
@@ -160,6 +161,12 @@ class Keys:
     def scram_credential(self, mechanism: ScramMechanism, user: str) -> str:
         return f"{self.prefix}scram/users/{mechanism.sasl_name.lower()}/{quote(user, safe='')}"
 
+    def quota(self, entity: Entity) -> str:
+        """`quotas/user/alice/client-id/<default>`: the types in the order of `Entity`, reversed."""
+        parts = [part for kind, name in reversed(entity)
+                 for part in (kind, _DEFAULT if name is None else quote(name, safe=""))]
+        return "/".join((f"{self.prefix}quotas", *parts))
+
     def parse(self, key: str) -> ParsedKey:
         """The inverse of all of the above; `unknown` for a key that none of them makes."""
         try:
@@ -209,8 +216,19 @@ class Keys:
                 return ParsedKey("scram_secret")
             case ["scram", "users", mechanism, user]:
                 return ParsedKey("scram_credential", _SCRAM_MECHANISMS[mechanism], _name(user))
+            case ["quotas", "user" | "client-id" | "ip", name]:
+                _name_or_default(name)
+                return ParsedKey("quota", name=key)
+            case ["quotas", "user", user, "client-id", client_id]:
+                _name_or_default(user)
+                _name_or_default(client_id)
+                return ParsedKey("quota", name=key)
             case _:
                 return ParsedKey("unknown", name=key)
+
+
+_DEFAULT: Final = "<default>"
+"""No quoted name: the default entity."""
 
 
 def _number(text: str) -> int:
@@ -234,6 +252,11 @@ def _name(text: str) -> str:
     if quote(name, safe="") != text:
         raise ValueError(text)
     return name
+
+
+def _name_or_default(text: str) -> None:
+    if text != _DEFAULT:
+        _name(text)
 
 
 # --- values -------------------------------------------------------------------------------------------------
@@ -624,6 +647,26 @@ class ScramSecretRecord:
     @classmethod
     def decode(cls, value: bytes) -> ScramSecretRecord:
         return cls(bytes.fromhex(_decode("scram secret", value)["secret"]))
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaRecord:
+    """All quotas of one entity."""
+
+    entity: Entity
+    quotas: Mapping[str, float]
+    """Under Kafka's names, such as `producer_byte_rate`. Not empty."""
+    owner: str = ""
+    """What wrote it and removes it again, such as a custom resource; empty: a Kafka client."""
+
+    def encode(self) -> bytes:
+        return _encode({
+            "entity": dict(self.entity), "quotas": dict(self.quotas), **({"owner": self.owner} if self.owner else {})})
+
+    @classmethod
+    def decode(cls, value: bytes) -> QuotaRecord:
+        f = _decode("quota", value)
+        return cls(entity_of(f["entity"]), dict(f["quotas"]), f.get("owner", ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Final
 
 from hapax.controller.acls import Acls
 from hapax.controller.group_configs import GroupConfigs
+from hapax.controller.quotas import Quotas
 from hapax.controller.reassignments import Reassignments
 from hapax.controller.scram_credentials import ScramCredentials
 from hapax.controller.topics import Topics
@@ -23,9 +24,8 @@ PUBLIC: Final = "/hapax.v1.ClusterAdmin/"
 
 class RpcApi:
     def __init__(
-        self, topics: Topics, group_configs: GroupConfigs, acls: Acls, scram: ScramCredentials,
-        reassignments: Reassignments, view: ClusterView,
-        planned_unclean: Callable[[PartitionView], None],
+        self, topics: Topics, group_configs: GroupConfigs, acls: Acls, scram: ScramCredentials, quotas: Quotas,
+        reassignments: Reassignments, view: ClusterView, planned_unclean: Callable[[PartitionView], None],
     ) -> None:
         """`planned_unclean` is called for each partition that got, or may have got, a leader that may lack acknowledged
         records."""
@@ -33,6 +33,7 @@ class RpcApi:
         self._group_configs = group_configs
         self._acls = acls
         self._scram = scram
+        self._quotas = quotas
         self._reassignments = reassignments
         self._view = view
         self._planned_unclean = planned_unclean
@@ -43,6 +44,7 @@ class RpcApi:
             INTERNAL + "AlterAcls": decoding(controller_pb2.AlterAclsRequest, self._alter_acls),
             INTERNAL + "AlterScramCredentials": decoding(
                 controller_pb2.AlterScramCredentialsRequest, self._alter_scram_credentials),
+            INTERNAL + "AlterQuotas": decoding(controller_pb2.AlterQuotasRequest, self._alter_quotas),
             **{INTERNAL + name: handler for name, handler in self._calls().items()},
         }
 
@@ -86,6 +88,9 @@ class RpcApi:
 
     async def _alter_scram_credentials(self, request: controller_pb2.AlterScramCredentialsRequest) -> bytes:
         return (await self._scram.alter(request)).SerializeToString()
+
+    async def _alter_quotas(self, request: controller_pb2.AlterQuotasRequest) -> bytes:
+        return (await self._quotas.alter(request)).SerializeToString()
 
     async def _alter_reassignments(self, request: pb.AlterReassignmentsRequest) -> bytes:
         return (await self._reassignments.alter(request)).SerializeToString()

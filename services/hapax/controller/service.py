@@ -29,6 +29,7 @@ from hapax.controller.metrics import (
 )
 from hapax.controller.plan import Plan, plan
 from hapax.controller.presence import Presence
+from hapax.controller.quotas import Quotas
 from hapax.controller.reassignments import Reassignments
 from hapax.controller.rpc_api import RpcApi
 from hapax.controller.scram_credentials import ScramCredentials
@@ -100,6 +101,7 @@ class ControllerService:
             ports.metadata, view, group_bounds(settings), group_limits(settings), self._fence)
         self._acls = Acls(ports.metadata, view, self._fence)
         self._scram = ScramCredentials(ports.metadata, view, ports.random, self._fence)
+        self._quotas = Quotas(ports.metadata, view, self._fence)
         self._presence = Presence(
             ports.network, view, ports.random, settings, self._revoke, self._concerns, self._judged)
         self._reassignments = Reassignments(ports.metadata, view, ports.clock, self._fence)
@@ -150,7 +152,7 @@ class ControllerService:
 
     async def serve(self, identity: str, http_address: str) -> None:
         api = RpcApi(
-            self._topics, self._group_configs, self._acls, self._scram, self._reassignments, self.view,
+            self._topics, self._group_configs, self._acls, self._scram, self._quotas, self._reassignments, self.view,
             self._unclean_elections.planned)
         await self._node.serve(
             api.handlers(), api.public_handlers(), self.ready, identity, http_address, self._on_lost)

@@ -47,3 +47,12 @@ KEY_SET_READS: Final = counter(
     "hapax_sasl_key_set_reads_total",
     "How often the token issuer's keys were read. When a read fails, those that are known stay.",
     ["listener", "outcome"])
+QUOTA_ENTITIES: Final = gauge("hapax_quota_entities", "Users, client ids and addresses that have quotas.")
+QUOTA_METERS: Final = gauge("hapax_quota_meters", "Clients that are metered for a quota now, by key each.")
+QUOTA_METERS_GIVEN_UP: Final = counter(
+    "hapax_quota_meters_given_up_total", "Meters that were in use and had to make room (`quota.meters.max`).")
+THROTTLED: Final = counter(
+    "hapax_throttled_total", "Requests, and connections, of clients that had exceeded the quota.", ["quota"])
+THROTTLED_SECONDS: Final = counter(
+    "hapax_throttled_seconds_total", "How long those clients were told to wait.", ["quota"], unit="seconds",
+    kafka="kafka.server:type={Produce|Fetch|Request|ControllerMutation},user=*,client-id=*:throttle-time")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hapax.core.types import NodeId
 from hapax.kafka.context import NodeContext
+from hapax.kafka.quotas import Quotas
 from hapax.kafka.registry import all_apis, register_common
 from hapax.kafka.server import ServerLimits
 from hapax.kafka.table import ApiTable
@@ -22,7 +23,7 @@ def node_table(
     `broker`: the node's settings are the defaults of topics' configurations. The service then registers the calls of
     its role, and `registry.register_other_roles` those of other roles.
     """
-    table = ApiTable(all_apis(), access_of(settings, view))
+    table = ApiTable(all_apis(), access_of(settings, view), Quotas(settings, view))
     register_common(table, NodeContext(node_id, view, network, settings, Administration(view, network), broker))
     return table
 

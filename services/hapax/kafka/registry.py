@@ -7,7 +7,9 @@ A module of `kafka/api` serves one API key. It has
 * `register(table, ...)`, which installs the handler: of calls that every node answers with a `NodeContext`, of a
   role's calls with the role's own service;
 * where `ROW.elsewhere` is set, or the need refuses requests by it, `refused(request, version, code)`: a response that
-  refuses the whole request.
+  refuses the whole request;
+* where the answer is no message, `throttled(version, answer, milliseconds)`: the answer that says how long its
+  connection is not read.
 
 Every node advertises the same table (rule 11). A client whose picture of the cluster is out of date, or a tool that
 asks each node in turn, gets the error that makes it look again or an empty list, not a missing version and not a
@@ -23,6 +25,7 @@ from typing import Any, Final
 from hapax.core.errors import ErrorCode
 from hapax.kafka import api
 from hapax.kafka.context import NodeContext
+from hapax.kafka.quotas import told_in_message
 from hapax.kafka.table import Api, ApiTable, RequestContext, Role
 
 API_MODULES: Final = sorted(
@@ -33,7 +36,9 @@ API_MODULES: Final = sorted(
 
 def all_apis() -> list[Api]:
     """A fresh table's rows, by key, none of them served yet."""
-    return [Api(module.ROW, getattr(module, "refused", None)) for module in API_MODULES]
+    return [
+        Api(module.ROW, getattr(module, "refused", None), getattr(module, "throttled", told_in_message))
+        for module in API_MODULES]
 
 
 def register_common(table: ApiTable, node: NodeContext) -> None:

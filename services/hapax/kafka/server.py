@@ -20,16 +20,22 @@ from hapax.kafka.metrics import (
     KEY_SET_READS,
     LOGGING_IN,
     LOGINS,
+    QUOTA_ENTITIES,
+    QUOTA_METERS,
+    QUOTA_METERS_GIVEN_UP,
     REQUEST_BYTES_IN_FLIGHT,
     REQUEST_ERRORS,
     REQUEST_SECONDS,
     REQUESTS,
     REQUESTS_REFUSED,
+    THROTTLED,
+    THROTTLED_SECONDS,
     TLS_DAYS_LEFT,
     TLS_HANDSHAKES,
     TLS_REFUSED,
     TLS_RELOADS,
 )
+from hapax.kafka.quotas import LONGEST_ACCEPT_MS, METERED, ClientLimits
 from hapax.kafka.security import OPEN, ListenerSecurity, Unauthenticated
 from hapax.kafka.table import DEFERRED, UNKNOWN_VERSION, ApiTable, CloseConnection, Login, RequestContext
 from hapax.runtime import supervision, telemetry
@@ -142,6 +148,12 @@ class KafkaServer:
             metrics.observe(KEY_SET_READS, lambda: [
                 ((name, outcome), count) for name, sasl in logins if sasl.keys is not None
                 for outcome, count in sorted(sasl.keys.reads.items())])
+        quotas = self.table.quotas
+        metrics.observe(QUOTA_ENTITIES, quotas.entities)
+        metrics.observe(QUOTA_METERS, quotas.meters)
+        metrics.observe(QUOTA_METERS_GIVEN_UP, quotas.meters_given_up)
+        metrics.observe(THROTTLED, lambda: [((key,), quotas.throttled[key]) for key in METERED])
+        metrics.observe(THROTTLED_SECONDS, lambda: [((key,), quotas.throttled_ms[key] / 1000) for key in METERED])
         secured = [(name, each.tls) for name, each in self._securities.items() if each.tls is not None]
         if secured:
             metrics.observe(TLS_HANDSHAKES, lambda: [
@@ -157,10 +169,18 @@ class KafkaServer:
             Session(self, connection, listener) if security.sasl is None
             else security.session(self, connection, listener))
         self.sessions.add(session)
+        quotas = self.table.quotas
+        if quotas.enforced and (wait_ms := quotas.connected(connection.peer)):
+            if wait_ms > LONGEST_ACCEPT_MS:
+                session.refuse("rate", "its address opens connections faster than its quota")
+            else:
+                session.mute(wait_ms)
         return session
 
     def _authenticate(self, connection: FrameConnection, listener: str, security: ListenerSecurity) -> Session:
         session = self._accept(connection, listener, security)
+        if session.closed:
+            return session
         try:
             session.principal = security.principal_of(connection)
         except Unauthenticated as error:
@@ -180,8 +200,8 @@ class Session:
     """One client connection: decodes headers, sends answers in the order of the requests, bounds what is in flight."""
 
     __slots__ = (
-        "_bytes", "_order", "_paused", "_polls", "_server", "_waits", "closed", "connection", "listener", "principal",
-        "rights",
+        "_bytes", "_muted", "_order", "_paused", "_polls", "_quotas", "_server", "_waits", "closed", "connection",
+        "limits", "listener", "node", "principal", "rights",
     )
 
     def __init__(self, server: KafkaServer, connection: FrameConnection, listener: str = PLAINTEXT) -> None:
@@ -191,7 +211,11 @@ class Session:
         self.principal: Principal = ANONYMOUS
         """Authentication sets it; a request is judged by the principal at its arrival."""
         self.rights: Rights | None = None
+        self.node = False
+        self.limits: ClientLimits | None = None
         self._server = server
+        self._quotas = server.table.quotas
+        self._muted: asyncio.TimerHandle | None = None  # until its client may be read again
         self._order: deque[RequestContext] = deque()  # requests without an answer on its way, oldest first
         self._bytes = 0                               # held by them
         self._paused = False
@@ -247,6 +271,8 @@ class Session:
         except Exception as error:
             self.fail(ctx, error)
             return
+        if self._quotas.enforced:
+            self._charge(ctx, size)
         if answer is DEFERRED:
             self._hold(ctx, size)
         elif type(answer) is tuple or not isinstance(answer, Awaitable):
@@ -286,6 +312,8 @@ class Session:
             self._settle(ctx)
             return
         try:
+            if self._quotas.enforced:
+                answer = self._throttled(ctx, answer)
             chunks = None if answer is None else _encode(ctx, answer)
         except Exception as error:
             self.fail(ctx, error)
@@ -321,6 +349,39 @@ class Session:
                                   version=ctx.api_version)
             self._end("a request failed")
         self._settle(ctx)
+
+    # --- quotas -----------------------------------------------------------------------------------------------
+
+    def _charge(self, ctx: RequestContext, size: int) -> None:
+        wait_ms = self._quotas.arrived(ctx, size, self._server.stopwatch() - ctx.began)
+        if wait_ms:
+            ctx.throttle_ms = max(ctx.throttle_ms, wait_ms)
+            self.mute(wait_ms)
+
+    def _throttled(self, ctx: RequestContext, answer: Any) -> Any:
+        """The answer leaves now. Its client is told how long it is not read from now on."""
+        wait_ms = ctx.throttle_ms = max(ctx.throttle_ms, self._quotas.answered(ctx, answer))
+        if not wait_ms:
+            return answer
+        self.mute(wait_ms)
+        return None if answer is None else ctx.api.throttled(max(ctx.api_version, 0), answer, wait_ms)
+
+    def mute(self, wait_ms: int) -> None:
+        """Reads nothing for so many milliseconds, or as long as an earlier call says."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_ms / 1000
+        if self._muted is not None:
+            if self._muted.when() >= until:
+                return
+            self._muted.cancel()
+        else:
+            self.connection.pause_reading()
+        self._muted = loop.call_at(until, self._unmute)
+
+    def _unmute(self) -> None:
+        self._muted = None
+        if not self._paused and not self.closed:
+            self.connection.resume_reading()
 
     # --- memory -----------------------------------------------------------------------------------------------
 
@@ -369,7 +430,7 @@ class Session:
         self._paused = on
         if on:
             self.connection.pause_reading()
-        else:
+        elif self._muted is None:
             self.connection.resume_reading()
 
     # --- the connection ---------------------------------------------------------------------------------------
@@ -398,6 +459,9 @@ class Session:
         if self.closed:
             return
         self.closed = True
+        if self._muted is not None:
+            self._muted.cancel()
+            self._muted = None
         for ctx in self._order:
             if ctx.done:  # its answer was waiting for an earlier one
                 _release(ctx.chunks or ())

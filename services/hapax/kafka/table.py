@@ -22,9 +22,11 @@ from hapax.core.access.principals import Principal
 from hapax.core.access.rights import Rights
 from hapax.core.errors import ErrorCode
 from hapax.kafka.needs import Need, guarded
+from hapax.kafka.quotas import ClientLimits, Quotas, told_in_message
 from hapax.runtime.access import Access
 from hapax.runtime.metrics import SECONDS, Histogram
 from hapax.runtime.ports import Chunk, FrameConnection
+from hapax.runtime.settings import Settings
 from hapax.wire import messages
 
 DEFERRED: Final = object()
@@ -83,6 +85,10 @@ class AnsweringSession(Protocol):
     """Who sends the requests that arrive from now on: set by authentication."""
     rights: Rights | None
     """What the principal may do, as `needs.rights_of` keeps it."""
+    node: bool
+    """A node of the cluster has shown its proof here: it is charged nothing."""
+    limits: ClientLimits | None
+    """The quotas of the client, as `Quotas` keeps them."""
 
     @property
     def login(self) -> Login | None:
@@ -99,6 +105,7 @@ class RequestContext:
 
     __slots__ = (
         "api", "api_version", "began", "chunks", "client_id", "correlation_id", "done", "held_bytes", "session",
+        "throttle_ms",
     )
 
     def __init__(
@@ -112,6 +119,8 @@ class RequestContext:
         self.client_id = client_id
         self.began = began
         self.held_bytes = 0
+        self.throttle_ms = 0
+        """How long the connection is not read after the answer."""
         self.chunks: Sequence[Chunk] | None = None
         self.done = False
 
@@ -199,10 +208,15 @@ class Api:
     __slots__ = (
         "_request", "advertised_min", "cancel_on_close", "errors", "first_flexible", "handler", "key",
         "max_frame_bytes", "max_version", "min_version", "name", "need", "raw", "refused", "requests", "seconds",
+        "throttled",
     )
 
-    def __init__(self, row: ApiRow, refused: Callable[[Any, int, ErrorCode], Any] | None = None) -> None:
-        """`refused`: the module's answer that refuses a whole request."""
+    def __init__(
+        self, row: ApiRow, refused: Callable[[Any, int, ErrorCode], Any] | None = None,
+        throttled: Callable[[int, Any, int], Any] = told_in_message,
+    ) -> None:
+        """`refused`: the module's answer that refuses a whole request. `throttled(version, answer, milliseconds)`: the
+        answer that says how long its connection is not read."""
         self.key = row.key
         self.name = row.name
         self.min_version, self.max_version = row.versions
@@ -211,6 +225,7 @@ class Api:
         self.max_frame_bytes = row.max_frame_bytes
         self.need = row.need
         self.refused: Any = refused
+        self.throttled = throttled
         self.handler: Handler | None = None
         self.raw: RawHandler | None = None
         self.cancel_on_close = False
@@ -245,11 +260,13 @@ class Api:
 class ApiTable:
     """`table.on(row, handler)` for each API that this node serves; `registry.py` has all the rows."""
 
-    def __init__(self, apis: Sequence[Api], access: Access | None = None) -> None:
-        """`access`: what requests are checked against before their handlers; None: everybody may do everything."""
+    def __init__(self, apis: Sequence[Api], access: Access | None = None, quotas: Quotas | None = None) -> None:
+        """`access`: what requests are checked against before their handlers; None: everybody may do everything.
+        `quotas`: what they are charged to; None: nothing is."""
         self.apis = {api.key: api for api in apis}
         """By API key."""
         self.access = access
+        self.quotas = quotas or Quotas(Settings())
 
     def on(self, row: ApiRow, handler: Handler, *, cancel_on_close: bool = False) -> None:
         """Installs a decoded handler for an API key, behind the row's need."""

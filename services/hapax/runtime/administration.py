@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from hapax.core.access.bindings import Binding, Filter
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.quota.entities import Entity
 from hapax.core.types import NodeId, TopicId
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
@@ -33,7 +34,7 @@ _Answer = TypeVar("_Answer", bound=Message)
 _Request: TypeAlias = (
     pb.CreateTopicsRequest | pb.DeleteTopicsRequest | pb.CreatePartitionsRequest | pb.AlterTopicConfigsRequest
     | pb.AlterGroupConfigsRequest | pb.AlterReassignmentsRequest | pb.ElectLeadersRequest | pb.SetReplicationRequest
-    | controller_pb2.AlterAclsRequest | controller_pb2.AlterScramCredentialsRequest
+    | controller_pb2.AlterAclsRequest | controller_pb2.AlterScramCredentialsRequest | controller_pb2.AlterQuotasRequest
 )
 
 
@@ -122,6 +123,21 @@ class Administration:
         request = controller_pb2.AlterScramCredentialsRequest(changes=changes)
         answer = await self._call(
             "AlterScramCredentials", request, controller_pb2.AlterScramCredentialsResponse, timeout_ms)
+        await self._visible(lambda view: view.revision >= answer.revision)
+        return list(answer.results)
+
+    async def alter_quotas(
+        self, changes: Sequence[tuple[Entity, Mapping[str, float | None]]], timeout_ms: int,
+        validate_only: bool = False,
+    ) -> list[controller_pb2.QuotaResult]:
+        """Of each entity, key -> value, None: removed. One result each, in their order. This node meters by the change
+        when it returns; other nodes follow within moments."""
+        request = controller_pb2.AlterQuotasRequest(validate_only=validate_only, entries=[
+            controller_pb2.EntityQuotas(
+                entity=[controller_pb2.QuotaEntityPart(type=kind, name=name) for kind, name in entity],
+                changes=[controller_pb2.QuotaChange(key=key, value=value) for key, value in change.items()])
+            for entity, change in changes])
+        answer = await self._call("AlterQuotas", request, controller_pb2.AlterQuotasResponse, timeout_ms)
         await self._visible(lambda view: view.revision >= answer.revision)
         return list(answer.results)
 

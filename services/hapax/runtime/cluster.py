@@ -53,6 +53,7 @@ from hapax.runtime.ports import (
     Task,
     WatchEvent,
 )
+from hapax.runtime.quota_image import QuotaImage
 from hapax.runtime.rollback_guard import RollbackGuard, StoreRefused
 from hapax.runtime.rpc import FRAMES
 from hapax.runtime.scram_image import ScramImage
@@ -254,6 +255,8 @@ class ClusterView:
         """Who may do what."""
         self.scram: Final = ScramImage(random)
         """Whose password is what."""
+        self.quotas: Final = QuotaImage()
+        """How much clients may use."""
         self.silent: dict[NodeId, RegistrationEpoch] = {}
         """Processes that do not answer the controller, as it says in the store."""
         self._store = store
@@ -536,6 +539,7 @@ class ClusterView:
 
     def _publish(self, changes: Changes) -> None:
         self.access.swap()
+        self.quotas.swap()
         if changes.topics:
             self.topics_revision = self.revision
         if changes:
@@ -616,6 +620,8 @@ class ClusterView:
                 self.scram.apply(ScramMechanism(parsed.number), parsed.name, kv)
             case "scram_secret":
                 self.scram.apply_secret(kv)
+            case "quota":
+                self.quotas.apply(key, kv)
             case _:
                 return  # leases change often and concern the allocator alone
         if kv is None:

@@ -216,6 +216,22 @@ class Settings(SecuritySettings):
     follower_replication_throttled_rate: Annotated[int, Between(1)] = 100 << 20
     """Bytes per second that a broker fetches for replicas that are not in sync. Kafka's default has no limit."""
 
+    # --- quotas ---
+    quota_window_num: Annotated[int, Between(2, 1_000)] = 11
+    """Windows over which the rate of a client is measured, including the one that runs."""
+    quota_window_size_seconds: Annotated[int, Between(1, 3_600)] = 1
+    """Seconds of one window."""
+    controller_quota_window_num: Annotated[int, Between(2, 1_000)] = 11
+    """Windows whose worth of `controller_mutation_rate` an idle client may use at once."""
+    controller_quota_window_size_seconds: Annotated[int, Between(1, 3_600)] = 1
+    """Seconds of one such window."""
+    quota_meters_max: Annotated[int, Between(16)] = 10_000
+    """Clients that a node meters at the same time, of rates and of changes each. Beyond it, those that were used least
+    recently start over."""
+    quota_client_ids_max: Annotated[int, Between(1)] = 100
+    """Client ids of one user that have a default quota each, by key. All further ones share one: names that a client
+    makes up give it no more."""
+
     # --- topics ---
     num_partitions: Count = 1
     """Partitions of a topic that is created without a partition count."""

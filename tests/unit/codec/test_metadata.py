@@ -22,6 +22,7 @@ from hapax.codec.metadata import (
     PidCounterRecord,
     PidLeaseRecord,
     PolicyRecord,
+    QuotaRecord,
     ScramCredentialRecord,
     ScramSecretRecord,
     ShardRecord,
@@ -32,6 +33,7 @@ from hapax.codec.metadata import (
 from hapax.core.access.bindings import Binding
 from hapax.core.access.principals import Principal
 from hapax.core.access.resources import Operation, Pattern, Permission, ResourceType
+from hapax.core.quota.entities import entity_of
 from hapax.core.sasl.scram_keys import ScramCredential, ScramMechanism
 from hapax.core.types import (
     NO_PRODUCER_ID,
@@ -81,6 +83,7 @@ RECORDS = [
     ScramCredentialRecord(ScramCredential(
         ScramMechanism.SCRAM_SHA_512, b"salt", b"s" * 64, b"t" * 64, 16384)),
     ScramSecretRecord(bytes(range(32))),
+    QuotaRecord(entity_of({"user": "a/b", "client-id": None}), {"producer_byte_rate": 1024.0}, "team/loader"),
     AclRecord(BINDING._replace(pattern=Pattern.LITERAL, permission=Permission.ALLOW, host="*"), "team/loader"),
 ]
 
@@ -144,6 +147,13 @@ def test_keys_parse_back() -> None:
     assert KEYS.parse(KEYS.shard("group", ShardId(7))) == ParsedKey("group_shard", 7)
     assert KEYS.parse(KEYS.policy("a/b")) == ParsedKey("policy", name="a/b")
     assert KEYS.parse(KEYS.group_config("a/b é%")) == ParsedKey("group_config", name="a/b é%")
+    for names, key in (
+        ({"user": "a/b", "client-id": None}, "quotas/user/a%2Fb/client-id/<default>"),
+        ({"user": None}, "quotas/user/<default>"), ({"user": "<default>"}, "quotas/user/%3Cdefault%3E"),
+        ({"client-id": "app 1"}, "quotas/client-id/app%201"), ({"ip": "::1"}, "quotas/ip/%3A%3A1"),
+    ):
+        assert KEYS.quota(entity_of(names)) == KEYS.prefix + key
+        assert KEYS.parse(KEYS.prefix + key) == ParsedKey("quota", name=KEYS.prefix + key)
     acl = KEYS.acl(BINDING)
     assert acl.removeprefix(KEYS.prefix) == (
         "acls/transactional_id/prefixed/a%2Fb%20%C3%A9/deny/describe_configs/User%3ACN%3Da%2CO%3Db%2Fc/%3A%3A1")
@@ -162,6 +172,7 @@ def test_keys_parse_back() -> None:
     f"partitions/{TOPIC.hex().upper()}/1", f"partitions/{TOPIC.hex()}/one", "partitions/xyz/1", "shards/txn/x",
     "shards/group/ 1", "policies/%61", "policies/a%2fb", "policies/%ff", "pid/leases/%61",
     "scram/users/scram-sha-256/%61", "scram/users/scram-sha-1/a", "scram/users/a", "scram/other",
+    "quotas/user", "quotas/user/%61", "quotas/user/a/client-id", "quotas/client-id/a/user/b", "quotas/group/a",
     "acls/topic/literal/%61/allow/read/User%3Aa/*", "acls/topic/literal/a/allow/read/User%3Aa",
 ])
 def test_a_key_that_hapax_does_not_write_is_unknown(key: str) -> None:

@@ -42,6 +42,7 @@ class AnsweringNode:
         self._settings = Settings(node_id=7, **settings)
         self._answers: asyncio.Queue[bytes] = asyncio.Queue()
         self.closed_for: str | None = None
+        self.reading = True
 
     async def start(self, wait: bool = True) -> AnsweringNode:
         self._process = self._world.process("node")
@@ -60,12 +61,16 @@ class AnsweringNode:
         server = KafkaServer(ports.network, table)
         self.sessions = {name: server._accept(self, name) for name in ("PLAINTEXT", "EXTERNAL")}
 
-    async def ask(self, name: str, version: int, *, by: str = "PLAINTEXT", **fields: Any) -> Any:
+    async def ask(
+        self, name: str, version: int, *, by: str = "PLAINTEXT", client_id: str | None = None, **fields: Any
+    ) -> Any:
         """By the listener `by`: encodes, hands the frame over inside the node's process, decodes what is sent back."""
         request = getattr(messages, f"{name}Request")(**fields)
         api = next(api for api in self._names.values() if api.name == name)
         flexible = version >= api.first_flexible
-        frame = struct.pack(">hhih", api.key, version, 1, -1) + (b"\0" if flexible else b"")
+        named = b"" if client_id is None else client_id.encode()
+        frame = struct.pack(">hhih", api.key, version, 1, -1 if client_id is None else len(named)) + named
+        frame += b"\0" if flexible else b""
         frame += bytes(request.encode(version=version))
 
         async def inside() -> bytes:
@@ -82,8 +87,12 @@ class AnsweringNode:
     def unsent_bytes(self) -> int:
         return 0
 
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
     def drop(self) -> None: ...
     def close(self, reason: str = "") -> None:
         self.closed_for = reason

@@ -10,6 +10,7 @@ from hapax.core.cluster.topics import check_assignment, check_partition_count
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.kafka.context import NodeContext
 from hapax.kafka.needs import each
+from hapax.kafka.quotas import Quotas
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import ClusterView
@@ -20,21 +21,26 @@ ROW: Final = ApiRow(
     need=each(ALTER_TOPIC, "topics", "results"))
 
 _Result = CreatePartitionsResponse.CreatePartitionsTopicResult
+_REFUSED_BY_QUOTA_FROM: Final = 3
 
 
 class CreatePartitionsApi:
-    def __init__(self, view: ClusterView, administration: Administration) -> None:
+    def __init__(self, view: ClusterView, administration: Administration, quotas: Quotas) -> None:
         self._view = view
         self._administration = administration
+        self._quotas = quotas
 
     async def handle(self, ctx: RequestContext, request: Any) -> Any:
         count = Counter(topic.name for topic in request.topics)
         results: dict[str, Any] = {}
         totals: dict[str, int] = {}
         assignments: dict[str, list[list[int]]] = {}
+        mutations = self._quotas.mutations(ctx, ctx.api_version >= _REFUSED_BY_QUOTA_FROM)
         for topic in request.topics:
             try:
-                self._check(topic, count[topic.name])
+                added = self._check(topic, count[topic.name])
+                if mutations is not None and not request.validate_only:
+                    mutations.take(added)
             except Refusal as refusal:
                 results[topic.name] = _result(topic.name, refusal.code, refusal.reason)
             else:
@@ -53,7 +59,8 @@ class CreatePartitionsApi:
         return CreatePartitionsResponse(
             throttle_time_ms=0, results=[results[name] for name in count if name in results])
 
-    def _check(self, topic: Any, occurrences: int) -> None:
+    def _check(self, topic: Any, occurrences: int) -> int:
+        """How many partitions are added. Raises Refusal."""
         if occurrences > 1:
             raise Refusal(ErrorCode.INVALID_REQUEST, "the request names this topic more than once")
         known = self._view.topic(topic.name)
@@ -68,6 +75,7 @@ class CreatePartitionsApi:
         if topic.assignments:
             brokers = [node.node_id for node in self._view.nodes("broker")]
             check_assignment([list(entry.broker_ids) for entry in topic.assignments], brokers)
+        return int(topic.count) - known.partitions
 
 
 def _result(name: str, code: ErrorCode, reason: str) -> Any:
@@ -75,7 +83,7 @@ def _result(name: str, code: ErrorCode, reason: str) -> Any:
 
 
 def register(table: ApiTable, node: NodeContext) -> None:
-    table.on(ROW, CreatePartitionsApi(node.view, node.administration).handle)
+    table.on(ROW, CreatePartitionsApi(node.view, node.administration, table.quotas).handle)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:

@@ -20,6 +20,7 @@ from hapax.core.cluster.topics import (
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.kafka.context import NodeContext
 from hapax.kafka.needs import Asking, Need, Outcome, Passing, each
+from hapax.kafka.quotas import Quotas
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime.administration import Administration
@@ -34,22 +35,31 @@ ROW: Final = ApiRow(
 _Result = CreateTopicsResponse.CreatableTopicResult
 _Config = _Result.CreatableTopicConfigs
 _DETAILS_FROM: Final = 5
+_REFUSED_BY_QUOTA_FROM: Final = 6
 _DYNAMIC_TOPIC_CONFIG: Final = 1
 """Kafka's number for the source of a setting that was made for this topic."""
 
 
 class CreateTopicsApi:
-    def __init__(self, view: ClusterView, administration: Administration) -> None:
+    def __init__(
+        self, view: ClusterView, administration: Administration, quotas: Quotas, default_partitions: int
+    ) -> None:
         self._view = view
         self._administration = administration
+        self._quotas = quotas
+        self._default_partitions = default_partitions
 
     async def handle(self, ctx: RequestContext, request: Any) -> Any:
         count = Counter(topic.name for topic in request.topics)
         specs: dict[str, pb.TopicSpec] = {}
         results: dict[str, Any] = {}
+        mutations = self._quotas.mutations(ctx, ctx.api_version >= _REFUSED_BY_QUOTA_FROM)
         for topic in request.topics:
             try:
-                specs[topic.name] = self._spec(topic, count[topic.name])
+                spec = self._spec(topic, count[topic.name])
+                if mutations is not None and not request.validate_only and self._view.topic(topic.name) is None:
+                    mutations.take(self._new_partitions(spec))
+                specs[topic.name] = spec
             except Refusal as refusal:
                 specs.pop(topic.name, None)
                 results[topic.name] = _refused(topic.name, refusal.code, refusal.reason)
@@ -62,6 +72,9 @@ class CreateTopicsApi:
             else:
                 results |= {answer.name: _result(answer, specs[answer.name]) for answer in answers}
         return CreateTopicsResponse(throttle_time_ms=0, topics=[results[name] for name in count if name in results])
+
+    def _new_partitions(self, spec: pb.TopicSpec) -> int:
+        return len(spec.assignment) or (spec.partitions if spec.partitions > 0 else self._default_partitions)
 
     def _spec(self, topic: Any, occurrences: int) -> pb.TopicSpec:
         if occurrences > 1:
@@ -121,7 +134,8 @@ def _refused(name: str, code: ErrorCode, reason: str) -> Any:
 
 
 def register(table: ApiTable, node: NodeContext) -> None:
-    table.on(ROW, CreateTopicsApi(node.view, node.administration).handle)
+    table.on(ROW, CreateTopicsApi(
+        node.view, node.administration, table.quotas, node.settings.num_partitions).handle)
 
 
 def _check(asking: Asking) -> Outcome:

@@ -19,6 +19,7 @@ from hapax.core.errors import ErrorCode
 from hapax.core.fetch_sessions import FULL, SESSIONLESS
 from hapax.core.types import RegistrationEpoch
 from hapax.kafka.needs import Need, checked_by_guard, proves_node, rights_of
+from hapax.kafka.quotas import Quotas, told_in_message
 from hapax.kafka.table import ApiRow, ApiTable, RawHandler, RequestContext, Role
 from hapax.runtime.access import Access
 from hapax.runtime.ports import Chunk, FileRange
@@ -109,6 +110,8 @@ class FetchRequest(NamedTuple):
     unreadable: Callable[[Iterable[Topic]], Collection[Topic]] | None = None
     """Which topics the client may not read by now: a request that waited is judged again (rule 24). None: it may read
     everything."""
+    throttled: bool = False
+    """The client has exceeded its quota: it is answered at once, without records."""
 
 
 class FetchedPartition(NamedTuple):
@@ -153,17 +156,42 @@ def register(table: ApiTable, reader: PartitionReader) -> None:
     def handle(ctx: RequestContext, body: memoryview) -> object:
         version = ctx.api_version
         request = decode_follower(body) if version == FETCH_VERSION else None
-        return reader.fetch(ctx, request or decoded(ctx.api.decode(body, version), version))
+        request = request or decoded(ctx.api.decode(body, version), version)
+        return reader.fetch(ctx, limited(table.quotas, ctx, request) if table.quotas.enforced else request)
 
     def guard(access: Access) -> RawHandler:
         def guarded(ctx: RequestContext, body: memoryview) -> object:
             version = ctx.api_version
             request = decode_follower(body) if version == FETCH_VERSION else None
-            return _checked(access, reader, ctx, request or decoded(ctx.api.decode(body, version), version))
+            request = request or decoded(ctx.api.decode(body, version), version)
+            if table.quotas.enforced:
+                request = limited(table.quotas, ctx, request)
+            return _checked(access, reader, ctx, request)
 
         return guarded
 
     table.on_raw(ROW, handle, guard)
+
+
+def limited(quotas: Quotas, ctx: RequestContext, request: FetchRequest) -> FetchRequest:
+    """What the client's quota leaves of the request."""
+    if request.proof:
+        quotas.notice_node(ctx, request.proof)
+    limit = quotas.fetch(ctx)
+    if limit is None:
+        return request
+    wait_ms, most_bytes = limit
+    return request._replace(max_bytes=min(request.max_bytes, most_bytes), throttled=wait_ms > 0)
+
+
+def throttled(version: int, chunks: tuple[Chunk, ...] | Any, throttle_ms: int) -> Any:
+    """Every version begins with the time. A node that leads nothing answers with a message."""
+    if type(chunks) is not tuple:
+        return told_in_message(version, chunks, throttle_ms)
+    head = chunks[0]
+    assert isinstance(head, bytearray)
+    _I32.pack_into(head, 0, throttle_ms)
+    return chunks
 
 
 def _checked(access: Access, reader: PartitionReader, ctx: RequestContext, request: FetchRequest) -> object:

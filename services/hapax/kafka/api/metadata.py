@@ -23,6 +23,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, TopicId
 from hapax.kafka.context import NodeContext
 from hapax.kafka.needs import Asking, Need, checked_by_guard
+from hapax.kafka.quotas import Quotas
 from hapax.kafka.table import ApiRow, ApiTable, RawHandler, RequestContext, Role
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime import supervision
@@ -59,12 +60,15 @@ class MetadataApi:
     """Answers from the node's image of the cluster. Calls the controller only to create topics."""
 
     def __init__(
-        self, node_id: NodeId, view: ClusterView, administration: Administration, auto_create: bool
+        self, node_id: NodeId, view: ClusterView, administration: Administration, auto_create: bool, quotas: Quotas,
+        default_partitions: int,
     ) -> None:
         self._node_id = node_id
         self._view = view
         self._administration = administration
         self._auto_create = auto_create
+        self._quotas = quotas
+        self._default_partitions = default_partitions
         self._creating: dict[str, asyncio.Task[dict[str, ErrorCode]]] = {}
         self._answers: dict[tuple[int, str, bytes, Rights | None], tuple[bytes, ...]] = {}
         self._answers_of = (-1, 0)
@@ -119,6 +123,9 @@ class MetadataApi:
         self, ctx: RequestContext, request: Any, rights: Rights | None, missing: list[str],
         refused: dict[str, ErrorCode], hidden: list[Any],
     ) -> tuple[bytes, ...]:
+        mutations = self._quotas.mutations(ctx, strict=False)
+        if mutations is not None:
+            mutations.take(self._default_partitions * len(missing))
         refused |= await self._create(missing)
         response = self._response(ctx, request, rights, [
             *(self._topic(entry, refused, ctx.api_version) for entry in request.topics), *hidden])
@@ -257,6 +264,14 @@ class MetadataApi:
         )
 
 
+def throttled(version: int, chunks: tuple[bytes], throttle_ms: int) -> tuple[bytes, ...]:
+    """From version 3 on it begins with the time. The bytes may be kept for further answers."""
+    if version < 3:
+        return chunks
+    (body,) = chunks
+    return (throttle_ms.to_bytes(4, "big"), body[4:])
+
+
 def _by_id(entry: Any) -> bool:
     """Kafka's own client asks by id with the empty name, which is the field's default, instead of null."""
     return entry.name is None or (entry.topic_id is not None and entry.topic_id.int != 0)
@@ -280,5 +295,6 @@ def client_nodes(view: ClusterView) -> list[Any]:
 
 def register(table: ApiTable, node: NodeContext) -> None:
     auto_create = node.settings.auto_create_topics_enable
-    api = MetadataApi(node.node_id, node.view, node.administration, auto_create)
+    api = MetadataApi(
+        node.node_id, node.view, node.administration, auto_create, table.quotas, node.settings.num_partitions)
     table.on_raw(ROW, api.handle, api.guard)

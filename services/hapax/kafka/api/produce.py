@@ -16,6 +16,7 @@ from hapax.core.access.resources import WRITE_TOPIC, WRITE_TRANSACTIONAL_ID
 from hapax.core.errors import ErrorCode
 from hapax.core.partition.values import RecordError, WriteResult
 from hapax.kafka.needs import Need, checked_by_guard, proves_node, rights_of
+from hapax.kafka.quotas import told_in_message
 from hapax.kafka.table import (
     BULK_FRAME_BYTES,
     DEFERRED,
@@ -186,13 +187,18 @@ class PartitionWriter(Protocol):
 
 def register(table: ApiTable, writer: PartitionWriter) -> None:
     def handle(ctx: RequestContext, body: memoryview) -> object:
-        call = ProduceCall(ctx, decode_request(body, ctx.api_version))
+        request = decode_request(body, ctx.api_version)
+        if request.internal is not None:
+            table.quotas.notice_node(ctx, request.internal)
+        call = ProduceCall(ctx, request)
         writer.produce(call, body)
         return call.answer_or_defer()
 
     def guard(access: Access) -> RawHandler:
         def guarded(ctx: RequestContext, body: memoryview) -> object:
             request = decode_request(body, ctx.api_version)
+            if request.internal is not None:
+                table.quotas.notice_node(ctx, request.internal)
             by_node = request.internal is not None and proves_node(access, ctx, request.internal)
             codes = None if by_node else _refusals(access, ctx, request)
             call = ProduceCall(ctx, request) if codes is None else PartlyRefused(ctx, request, codes)
@@ -222,6 +228,17 @@ def _refusals(access: Access, ctx: RequestContext, request: ProduceRequest) -> l
             codes = [ErrorCode.NONE] * len(request.partitions)
         codes[number] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     return codes
+
+
+def throttled(version: int, chunks: tuple[bytes] | Any, throttle_ms: int) -> Any:
+    """The time is at the end, in flexible versions before the tagged fields, of which there are none. A node that leads
+    nothing answers with a message."""
+    if type(chunks) is not tuple:
+        return told_in_message(version, chunks, throttle_ms)
+    (body,) = chunks
+    if version >= FIRST_FLEXIBLE:
+        return (body[:-5] + _I32.pack(throttle_ms) + body[-1:],)
+    return (body[:-4] + _I32.pack(throttle_ms),)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:

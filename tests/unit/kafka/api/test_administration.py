@@ -166,24 +166,6 @@ def test_features_have_the_levels_of_the_release() -> None:
     run(scenario)
 
 
-def test_there_are_no_quotas() -> None:
-    async def scenario(world: ControlWorld) -> None:
-        node = await cluster(world)
-        entry = messages.AlterClientQuotasRequest.EntryData
-        for version in (0, 1):
-            answer = await node.ask("DescribeClientQuotas", version, components=[], strict=False)
-            assert (answer.error_code, answer.entries) == (0, [])
-            altered = await node.ask("AlterClientQuotas", version, validate_only=False, entries=[
-                entry(
-                    entity=[entry.EntityData(entity_type="client-id", entity_name=name)],
-                    ops=[entry.OpData(key="producer_byte_rate", value=1.0, remove=remove)])
-                for name, remove in (("a", False), (None, True))])
-            assert [each.error_code for each in altered.entries] == [ErrorCode.INVALID_REQUEST, 0]
-            assert [each.entity[0].entity_name for each in altered.entries] == ["a", None]
-
-    run(scenario)
-
-
 # --- folders ----------------------------------------------------------------------------------------------------------
 
 

@@ -124,3 +124,53 @@ class AlterScramCredentialsResponse(_message.Message):
     results: _containers.RepeatedCompositeFieldContainer[ScramResult]
     revision: int
     def __init__(self, results: _Optional[_Iterable[_Union[ScramResult, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class QuotaEntityPart(_message.Message):
+    __slots__ = ("type", "name")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    type: str
+    name: str
+    def __init__(self, type: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class QuotaChange(_message.Message):
+    __slots__ = ("key", "value")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    value: float
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+
+class EntityQuotas(_message.Message):
+    __slots__ = ("entity", "changes")
+    ENTITY_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    entity: _containers.RepeatedCompositeFieldContainer[QuotaEntityPart]
+    changes: _containers.RepeatedCompositeFieldContainer[QuotaChange]
+    def __init__(self, entity: _Optional[_Iterable[_Union[QuotaEntityPart, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[QuotaChange, _Mapping]]] = ...) -> None: ...
+
+class AlterQuotasRequest(_message.Message):
+    __slots__ = ("entries", "validate_only", "owner")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[EntityQuotas]
+    validate_only: bool
+    owner: str
+    def __init__(self, entries: _Optional[_Iterable[_Union[EntityQuotas, _Mapping]]] = ..., validate_only: _Optional[bool] = ..., owner: _Optional[str] = ...) -> None: ...
+
+class QuotaResult(_message.Message):
+    __slots__ = ("error", "reason")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    reason: str
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class AlterQuotasResponse(_message.Message):
+    __slots__ = ("results", "revision")
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[QuotaResult]
+    revision: int
+    def __init__(self, results: _Optional[_Iterable[_Union[QuotaResult, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,74 @@
+"""Client quotas: written under the controller's fence, a key for each entity. Every node follows them in its image."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from hapax.codec.metadata import QuotaRecord
+from hapax.controller.fenced import Fence, write_fenced
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.quota.entities import Entity, changed, checked_change, checked_entity
+from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.guarded_writes import GuardedWrite
+from hapax.runtime.ports import Compare, Delete, MetadataStore, Put
+
+_CHANGED: Final = Refusal(ErrorCode.REQUEST_TIMED_OUT, "another call changed the quotas at the same time")
+
+
+class Quotas:
+    def __init__(self, store: MetadataStore, view: ClusterView, fence: Fence) -> None:
+        self._store = store
+        self._view = view
+        self._fence = fence
+
+    async def alter(self, request: pb.AlterQuotasRequest) -> pb.AlterQuotasResponse:
+        results = [pb.QuotaResult() for _ in request.entries]
+        entities: dict[int, Entity] = {}
+        for at, entry in enumerate(request.entries):
+            try:
+                entities[at] = _entity(entry)
+            except Refusal as refusal:
+                _refuse(results[at], refusal)
+        counts = Counter(entities.values())
+        changes: dict[int, GuardedWrite] = {}
+        for at, entity in entities.items():
+            try:
+                self._fence()
+                if counts[entity] > 1:
+                    raise Refusal(ErrorCode.INVALID_REQUEST, "the request names this entity twice")
+                write = self._altered(entity, request.entries[at], request.owner)
+            except Refusal as refusal:
+                _refuse(results[at], refusal)
+                continue
+            if write is not None:
+                changes[at] = write
+        if not request.validate_only:
+            for at, why in (await write_fenced(self._store, self._view, self._fence, changes, _CHANGED)).items():
+                _refuse(results[at], why)
+        return pb.AlterQuotasResponse(results=results, revision=self._view.revision)
+
+    def _altered(self, entity: Entity, entry: pb.EntityQuotas, owner: str) -> GuardedWrite | None:
+        """None: nothing changes. Raises Refusal."""
+        change = checked_change(
+            entity, ((each.key, each.value if each.HasField("value") else None) for each in entry.changes))
+        key = self._view.keys.quota(entity)
+        stored = self._view.quotas.stored.get(key)
+        former = {} if stored is None else stored.record.quotas
+        quotas = changed(former, change)
+        if quotas == former:
+            return None
+        record = QuotaRecord(entity, quotas, owner if stored is None else stored.record.owner)
+        return GuardedWrite(
+            (Compare(key, "mod_revision", 0 if stored is None else stored.mod_revision),),
+            (Put(key, record.encode()) if quotas else Delete(key),))
+
+
+def _entity(entry: pb.EntityQuotas) -> Entity:
+    """Raises Refusal."""
+    return checked_entity((each.type, each.name if each.HasField("name") else None) for each in entry.entity)
+
+
+def _refuse(result: pb.QuotaResult, refusal: Refusal) -> None:
+    result.error, result.reason = refusal.code, refusal.reason

@@ -1,0 +1,272 @@
+"""Enforces client quotas (KIP-13, 55, 124, 219, 599, 612): what requests are charged, and for how long their
+connections are not read afterwards.
+
+A request is never held back. It is handled and answered at once; its answer says for how long its connection will not
+be read. Each connection of a client is judged at its own next request. Where no quota is stored, `Quotas.enforced` is
+all that a request looks at.
+
+What is charged: Produce the bytes of its request, Fetch those of its answer, every request the time of the event loop
+between its arrival and the end of its handler's first part, CreateTopics, DeleteTopics and CreatePartitions the
+partitions that they change. The cluster's own nodes, which prove themselves, are charged nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from hapax.core.access.bindings import plain_host
+from hapax.core.access.principals import Principal
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.quota.entities import (
+    CLIENT_KEYS,
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+)
+from hapax.core.quota.index import QuotaIndex
+from hapax.core.quota.meter import Meter, TokenBucket, Windows
+from hapax.core.quota.meters import Meters, Owner
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.ports import Chunk
+from hapax.runtime.settings import Settings
+from hapax.wire.internal_writes import read_proof
+
+if TYPE_CHECKING:
+    from hapax.kafka.table import AnsweringSession, RequestContext
+
+_PRODUCE: Final = 0
+_FETCH: Final = 1
+_API_VERSIONS: Final = 18
+_BYTES: Final = (bytes, bytearray, memoryview)
+LONGEST_ACCEPT_MS: Final = 10_000
+"""A connection that would have to wait longer is closed at once: waiting ones occupy the listener."""
+
+
+class ClientLimits:
+    """What holds for one client of a connection: found once, until the quotas or the client change."""
+
+    __slots__ = ("buckets", "client_id", "index", "meters", "principal", "user")
+
+    def __init__(self, index: QuotaIndex, principal: Principal, client_id: str | None) -> None:
+        self.index = index
+        self.principal = principal
+        self.client_id = client_id
+        self.user = principal.partition(":")[2]
+        self.meters: dict[str, tuple[Meter | TokenBucket, float] | None] = {}
+        """By key: the meter and the rate per second; None: there is no limit."""
+
+
+class Quotas:
+    """Of one node. `enforced` is False while no quota is stored."""
+
+    def __init__(self, settings: Settings, view: ClusterView | None = None) -> None:
+        """`view` None: no quota ever holds."""
+        self.enforced = False
+        self._limits_connections = False
+        self.throttled: Counter[str] = Counter()
+        """Key -> requests (or connections) that were told to wait."""
+        self.throttled_ms: Counter[str] = Counter()
+        """Key -> what they were told, in milliseconds."""
+        self._view = view
+        self._nodes = frozenset(each.strip() for each in settings.node_principals.split(";") if each.strip())
+        most, most_names = settings.quota_meters_max, settings.quota_client_ids_max
+        self._windows = Windows(settings.quota_window_num, settings.quota_window_size_seconds * 1000)
+        self._rates: Meters[Meter] = Meters(Meter, self._windows, most, most_names)
+        self._mutations: Meters[TokenBucket] = Meters(
+            TokenBucket,
+            Windows(settings.controller_quota_window_num, settings.controller_quota_window_size_seconds * 1000),
+            most, most_names)
+        if view is not None:
+            self._time = asyncio.get_running_loop().time
+            view.quotas.swapped = self._swapped
+            self._swapped()
+
+    def _swapped(self) -> None:
+        assert self._view is not None
+        index = self._view.quotas.index
+        self._limits_connections = index.limits_connections
+        self.enforced = bool(index)
+        if not index:
+            self._rates.clear()
+            self._mutations.clear()
+
+    def meters(self) -> int:
+        return len(self._rates) + len(self._mutations)
+
+    def meters_given_up(self) -> int:
+        return self._rates.given_up + self._mutations.given_up
+
+    def entities(self) -> int:
+        return 0 if self._view is None else len(self._view.quotas.index)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def arrived(self, ctx: RequestContext, size: int, seconds: float) -> int:
+        """Charges a request whose handler has been called. How long its connection is not read, in milliseconds.
+        `size`: bytes of its frame; `seconds`: how long it has kept the event loop busy."""
+        if ctx.session.node or ctx.api.key == _API_VERSIONS:
+            return 0
+        limits = self._limits_of(ctx)
+        now_ms = self._now_ms()
+        wait_ms = 0
+        if ctx.api.key == _PRODUCE:
+            wait_ms = self._charge(limits, PRODUCER_BYTE_RATE, size, now_ms)
+        busy_ms = self._charge(limits, REQUEST_PERCENTAGE, seconds * 100, now_ms, self._windows.size_ms)
+        return max(wait_ms, busy_ms)
+
+    def answered(self, ctx: RequestContext, answer: Any) -> int:
+        """Charges a Fetch the bytes that it is about to be sent."""
+        if ctx.api.key != _FETCH or ctx.session.node or type(answer) is not tuple:
+            return 0
+        return self._charge(self._limits_of(ctx), CONSUMER_BYTE_RATE, _size(answer), self._now_ms())
+
+    def fetch(self, ctx: RequestContext) -> tuple[int, int] | None:
+        """For a Fetch that has just arrived: how long its client has to wait, and the most bytes of an answer, which
+        alone does not exceed the quota. None: there is no limit."""
+        found = None if ctx.session.node else self._meter(self._limits_of(ctx), CONSUMER_BYTE_RATE)
+        if found is None:
+            return None
+        meter, rate = found
+        wait_ms = meter.wait_ms(rate, self._now_ms())
+        if wait_ms:
+            self._count(CONSUMER_BYTE_RATE, wait_ms)
+            ctx.throttle_ms = max(ctx.throttle_ms, wait_ms)
+        return wait_ms, max(1, int(rate * self._windows.full_s))
+
+    def mutations(self, ctx: RequestContext, strict: bool) -> Mutations | None:
+        """For a call that changes partitions. `strict`: what exceeds the quota is refused. None: there is no limit."""
+        if not self.enforced or ctx.session.node:
+            return None
+        found = self._meter(self._limits_of(ctx), CONTROLLER_MUTATION_RATE)
+        return None if found is None else Mutations(self, ctx, *found, strict)
+
+    def notice_node(self, ctx: RequestContext, proof: bytes) -> None:
+        """The request shows a proof: from a node of the cluster, the connection is charged nothing from now on."""
+        if self._view is None or ctx.session.node:
+            return
+        shown = read_proof(proof)
+        if shown is None or (self._nodes and ctx.principal not in self._nodes):
+            return
+        ctx.session.node = self._view.registered(shown[1], shown[2]) is not None
+
+    def _limits_of(self, ctx: RequestContext) -> ClientLimits:
+        assert self._view is not None
+        session: AnsweringSession = ctx.session
+        limits = session.limits
+        index = self._view.quotas.index
+        if (
+            limits is None or limits.index is not index or limits.client_id != ctx.client_id
+            or limits.principal != session.principal
+        ):
+            limits = session.limits = ClientLimits(index, session.principal, ctx.client_id)
+        return limits
+
+    def _meter(self, limits: ClientLimits, key: str) -> tuple[Any, float] | None:
+        found = limits.meters.get(key, _UNKNOWN)
+        if found is _UNKNOWN or (found is not None and not found[0].live):
+            found = limits.meters[key] = self._found(limits, key)
+        return found
+
+    def _found(self, limits: ClientLimits, key: str) -> tuple[Meter | TokenBucket, float] | None:
+        limit = limits.index.limit(key, limits.user, limits.client_id or "")
+        if limit is None:
+            return None
+        meters: Meters[Any] = self._mutations if key == CONTROLLER_MUTATION_RATE else self._rates
+        owner = Owner(key, limit.user, limit.client_id)
+        return meters.of(owner, self._now_ms(), limits.user if limit.by_default else None), limit.rate
+
+    def _charge(self, limits: ClientLimits, key: str, amount: float, now_ms: int, longest_ms: int | None = None) -> int:
+        found = self._meter(limits, key)
+        if found is None:
+            return 0
+        meter, rate = found
+        meter.add(amount, now_ms)
+        wait_ms: int = meter.wait_ms(rate, now_ms)
+        if longest_ms is not None:
+            wait_ms = min(wait_ms, longest_ms)
+        if wait_ms:
+            self._count(key, wait_ms)
+        return wait_ms
+
+    def _count(self, key: str, wait_ms: int) -> None:
+        self.throttled[key] += 1
+        self.throttled_ms[key] += wait_ms
+
+    def _now_ms(self) -> int:
+        return int(self._time() * 1000)
+
+    # --- connections --------------------------------------------------------------------------------------------------
+
+    def connected(self, peer: str) -> int:
+        """Charges a connection to the address that it comes from (`host:port`). How long it is not read, in
+        milliseconds; more than `LONGEST_ACCEPT_MS`: it is closed."""
+        if not self._limits_connections:
+            return 0
+        assert self._view is not None
+        host = plain_host(peer.rpartition(":")[0])
+        found = self._view.quotas.index.connections(host)
+        if found is None:
+            return 0
+        rate, by_default = found
+        if by_default and any(node.host == host for node in self._view.nodes()):
+            return 0
+        now_ms = self._now_ms()
+        meter = self._rates.of(Owner(CONNECTION_CREATION_RATE, None, host), now_ms)
+        meter.add(1, now_ms)
+        wait_ms = meter.wait_ms(rate, now_ms)
+        if wait_ms > LONGEST_ACCEPT_MS:
+            meter.add(-1, now_ms)  # what is refused does not make the others wait
+        if wait_ms:
+            self._count(CONNECTION_CREATION_RATE, min(wait_ms, LONGEST_ACCEPT_MS))
+        return wait_ms
+
+
+class Mutations:
+    """The partitions that one call changes."""
+
+    def __init__(self, quotas: Quotas, ctx: RequestContext, bucket: TokenBucket, rate: float, strict: bool) -> None:
+        self._quotas = quotas
+        self._ctx = ctx
+        self._bucket = bucket
+        self._rate = rate
+        self._strict = strict
+        self._counted = False
+
+    def take(self, partitions: int) -> None:
+        """Raises Refusal (THROTTLING_QUOTA_EXCEEDED) where the quota is exceeded already and the client knows that
+        error. To others the answer says how long to wait."""
+        now_ms = self._quotas._now_ms()
+        wait_ms = self._bucket.wait_ms(self._rate, now_ms)
+        refused = self._strict and wait_ms > 0
+        if not refused:
+            self._bucket.take(partitions, self._rate, now_ms)
+            wait_ms = 0 if self._strict else self._bucket.wait_ms(self._rate, now_ms)
+        if wait_ms:
+            self._ctx.throttle_ms = max(self._ctx.throttle_ms, wait_ms)
+            if not self._counted:
+                self._counted = True
+                self._quotas._count(CONTROLLER_MUTATION_RATE, wait_ms)
+        if refused:
+            raise Refusal(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                f"the quota {CONTROLLER_MUTATION_RATE} of {self._rate:g} is exceeded; wait {wait_ms} ms")
+
+
+_UNKNOWN: Final[Any] = object()
+METERED: Final = (*CLIENT_KEYS, CONNECTION_CREATION_RATE)
+
+
+def _size(chunks: Sequence[Chunk]) -> int:
+    return sum(len(chunk) if isinstance(chunk, _BYTES) else chunk.size for chunk in chunks)
+
+
+def told_in_message(version: int, answer: Any, throttle_ms: int) -> Any:
+    """The answer with its `throttle_time_ms`, where it has one."""
+    if hasattr(answer, "throttle_time_ms"):
+        answer.throttle_time_ms = max(answer.throttle_time_ms or 0, throttle_ms)
+    return answer
