@@ -17,6 +17,7 @@ GROUPS: Final = {
     "group": "Show members, offsets and lag of consumer groups; reset or delete their offsets.",
     "acl": "List, add and remove ACLs: who may do what.",
     "user": "List users who have passwords; set and remove passwords.",
+    "quota": "List, set and remove quotas: how much clients may use.",
     "txn": "List, describe and abort transactions; find hanging ones.",
     "producers": "Show the state that partitions keep for producers.",
     "lease": "List, take and release leases of producer ids; show their progress.",

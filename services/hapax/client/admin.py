@@ -12,6 +12,7 @@ from hapax.client.environment import ClientPorts
 from hapax.client.errors import FatalError, HapaxError, NotHapaxError, RetriableError, from_code
 from hapax.client.groups import GroupAdmin
 from hapax.client.producers import ProducerAdmin
+from hapax.client.quotas import QuotaAdmin
 from hapax.client.replication import ReplicationAdmin
 from hapax.client.settings import Options, Settings
 from hapax.client.users import UserAdmin
@@ -141,7 +142,7 @@ def _in_unit_of(name: str, synonym: Any) -> str | None:
     return value
 
 
-class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin, AclAdmin, UserAdmin):
+class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin, AclAdmin, UserAdmin, QuotaAdmin):
     """Settings under Kafka's names, see `hapax.client.settings.SETTINGS`. Calls raise HapaxError."""
 
     def __init__(self, settings: Settings, *, ports: ClientPorts | None = None) -> None:

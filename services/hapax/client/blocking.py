@@ -413,6 +413,8 @@ class Admin(_Client[admin.Admin]):
     list_acls = _waits(admin.Admin.list_acls)
     create_acls = _waits(admin.Admin.create_acls)
     delete_acls = _waits(admin.Admin.delete_acls)
+    list_quotas = _waits(admin.Admin.list_quotas)
+    alter_quotas = _waits(admin.Admin.alter_quotas)
 
     describe_user_scram_credentials = _waits(admin.Admin.describe_user_scram_credentials)
     alter_user_scram_credentials = _waits(admin.Admin.alter_user_scram_credentials)

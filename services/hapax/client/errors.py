@@ -166,6 +166,8 @@ _EXPLANATIONS: Final[Mapping[int, _Explanation]] = {
         "the cluster did not finish in time, and may still finish", "Check the result before trying again"),
     ErrorCode.NOT_CONTROLLER: _Explanation(
         "no controller is active at the moment", "Check that a controller is running, then try again"),
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: _Explanation(
+        "this client changes partitions faster than its quota", "Try again later, with fewer at a time"),
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: _Explanation("this client may not use the topic", _NO_ACCESS),
     ErrorCode.GROUP_AUTHORIZATION_FAILED: _Explanation("this client may not use the group", _NO_ACCESS),
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: _Explanation("this client may not administer the cluster", _NO_ACCESS),
@@ -288,6 +290,7 @@ _RETRIABLE = frozenset(TRANSIENT) | {
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
 }
 """Codes after which the same call may succeed. 45 is one of them: the application may send a lost batch again."""
 

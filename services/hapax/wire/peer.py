@@ -10,6 +10,9 @@ Used by the client, by the coordinator's log writer and by the event log. Three 
 With a login (SASL), the connection serves no request before it, and the login is renewed before the session ends
 (KIP-368), when a request is to be sent: that request and later ones wait until the server has answered what is in
 flight and then the login. A connection without requests is left alone; servers accept a login after a session's end.
+
+An answer with a `throttle_time_ms` says how long the peer does not read this connection (KIP-219). Requests wait here
+that long, a login that is to be renewed does too, and time-outs are longer by it.
 """
 
 from __future__ import annotations
@@ -119,7 +122,7 @@ class _Pending(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """A request that waits for the login."""
+    """A request that waits for the login, or until the peer reads again. Its time-out begins when it is sent."""
 
     request: type[ApiMessage]
     version: int
@@ -155,6 +158,8 @@ class Peer:
         self._renew_at = _NEVER
         """When the login must be renewed before the next request, on the loop's clock."""
         self._renewal: asyncio.Task[None] | None = None
+        self._throttled_until = 0.0
+        self._release: asyncio.TimerHandle | None = None  # at that time
         self._held: deque[_Held] = deque()
 
     @classmethod
@@ -249,26 +254,27 @@ class Peer:
         if self.closed_because is not None:
             raise PeerClosed(f"{self.address}: connection is closed: {self.closed_because}")
         now = self._loop.time()
-        until = max((each.timer.when() for each in self._pending), default=now)
+        until = max(now, self._throttled_until, *(each.timer.when() for each in self._pending))
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._transmit(
             kind, version, (request.encode(version=version),), until - now + self._login_timeout, None, False, answer)
         return await answer
 
-    def _hold(self, held: _Held) -> None:
-        self._held.append(held)
-        if self._renewal is None:
-            self._renew_at = _AT_ONCE
-            self._renewal = supervision.once(
-                self._renew(), "client-login", self.address, expected=(PeerError, PeerUnsupported))
+    def _login_is_due(self) -> bool:
+        return self._login is not None and self._loop.time() >= self._renew_at
+
+    def _begin_renewal(self) -> None:
+        self._renew_at = _AT_ONCE
+        self._renewal = supervision.once(
+            self._renew(), "client-login", self.address, expected=(PeerError, PeerUnsupported))
 
     async def _renew(self) -> None:
         login = self._login
         assert login is not None
         try:
             exchange = await login.exchange()
-            wait_s = self._logged_in_at + _LEAST_BETWEEN_LOGINS_S - self._loop.time()
-            if wait_s > 0:
+            earliest = self._logged_in_at + _LEAST_BETWEEN_LOGINS_S
+            while (wait_s := max(earliest, self._throttled_until) - self._loop.time()) > 0:
                 await asyncio.sleep(wait_s)
             await self._log_in(login, exchange)
         except Exception as error:  # whatever it is: requests wait for this
@@ -279,10 +285,7 @@ class Peer:
                 self._connection.drop()
             raise
         self._renewal = None
-        held, self._held = self._held, deque()
-        for each in held:
-            self._transmit(*each)
-        self.on_drained()
+        self._send_held()
 
     # --- requests ---------------------------------------------------------------------------------------------
 
@@ -329,8 +332,9 @@ class Peer:
             raise PeerClosed(f"{self.address}: connection is closed: {self.closed_because}")
         answer: asyncio.Future[Any] = self._loop.create_future()
         timeout_s = self._timeout if timeout_ms is None else timeout_ms / 1000
-        if self._login is not None and self._loop.time() >= self._renew_at:
-            self._hold(_Held(request, version, body, timeout_s, decode, silent, answer))
+        if self._held or self._release is not None or self._login_is_due():
+            self._held.append(_Held(request, version, body, timeout_s, decode, silent, answer))
+            self._send_held()
         else:
             self._transmit(request, version, body, timeout_s, decode, silent, answer)
         if silent:
@@ -358,6 +362,18 @@ class Peer:
             self._pending.append(_Pending(correlation_id, request.name, decode, answer, timer, now))
         self._connection.send([header, *body])
 
+    def _send_held(self) -> None:
+        """Sends what waits, unless it has to wait on: a login may have become due while the peer did not read."""
+        if not self._held or self._release is not None or self._renewal is not None:
+            return
+        if self._login_is_due():
+            self._begin_renewal()
+            return
+        held, self._held = self._held, deque()
+        for each in held:
+            self._transmit(*each)
+        self.on_drained()
+
     async def call(
         self,
         request: ApiMessage,
@@ -368,6 +384,11 @@ class Peer:
     ) -> Any:
         """`submit`, and waits for the response. Raises PeerError, PeerUnsupported."""
         return await self.submit(request, version=version, timeout_ms=timeout_ms, tags=tags)
+
+    @property
+    def throttled_s(self) -> float:
+        """Seconds until the peer reads again."""
+        return 0.0 if self._release is None else max(0.0, self._throttled_until - self._loop.time())
 
     @property
     def closed(self) -> bool:
@@ -421,8 +442,31 @@ class Peer:
             return
         self._pending.popleft()
         pending.timer.cancel()
+        throttle_ms = getattr(response, "throttle_time_ms", 0)
+        if throttle_ms:
+            self._throttle(throttle_ms / 1000)
         if not pending.answer.done():
             pending.answer.set_result(response)
+
+    def _throttle(self, seconds: float) -> None:
+        until = self._loop.time() + seconds
+        longer = until - max(self._throttled_until, self._loop.time())
+        if longer <= 0:
+            return
+        self._throttled_until = until
+        if self._release is not None:
+            self._release.cancel()
+        self._release = self._loop.call_at(until, self._released)
+        self._pending = deque(self._later(request, longer) for request in self._pending)
+
+    def _later(self, request: _Pending, seconds: float) -> _Pending:
+        request.timer.cancel()
+        timer = self._loop.call_at(request.timer.when() + seconds, self._expire, request.name)
+        return request._replace(timer=timer, since_s=request.since_s + seconds)
+
+    def _released(self) -> None:
+        self._release = None
+        self._send_held()
 
     def on_drained(self) -> None:
         if self._drained is not None:
@@ -448,6 +492,9 @@ class Peer:
         if self.closed_because is not None:
             return
         self.closed_because = reason or str(error)
+        if self._release is not None:
+            self._release.cancel()
+            self._release = None
         pending, self._pending = self._pending, deque()
         for request in pending:
             request.timer.cancel()

@@ -201,3 +201,49 @@ async def test_a_raw_body_is_sent_as_it_is_and_its_answer_decoded() -> None:
     assert wire.sent[-1].endswith(body)
     wire.deliver(1, ProduceResponse(responses=[], throttle_time_ms=7).encode(version=9), tagged=True)
     assert (await answer).throttle_time_ms == 7
+
+
+# --- throttled --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_throttled_connection_sends_nothing_until_the_peer_reads_again() -> None:
+    wire = Wire()
+    peer = await connected(wire)
+    first = peer.submit(MetadataRequest(topics=[]), version=12)
+    in_flight = peer.submit(MetadataRequest(topics=[]), version=12, timeout_ms=150)
+    sent = len(wire.sent)
+    told = MetadataResponse(
+        throttle_time_ms=200, brokers=[], cluster_id="a", controller_id=0, topics=[], error_code=0)
+    wire.deliver(1, bytes(told.encode(version=12)), tagged=True)
+    assert (await first).cluster_id == "a", "the answer itself does not wait"
+    assert 0.1 < peer.throttled_s <= 0.2
+    held = [peer.submit(MetadataRequest(topics=[]), version=12, timeout_ms=100) for _ in range(2)]
+    await peer.submit(produce(9, acks=0), version=9)
+    assert len(wire.sent) == sent, "they wait"
+    began = asyncio.get_running_loop().time()
+    wire.arrived.clear()
+    await wire.arrived.wait()
+    assert asyncio.get_running_loop().time() - began > 0.1
+    assert [struct.unpack_from(">h", each)[0] for each in wire.sent[sent:]] == [3, 3, 0], "in the order of the calls"
+    assert peer.throttled_s == 0
+    wire.deliver(2, metadata("b"), tagged=True)
+    assert (await in_flight).cluster_id == "b", "time during which it was not read does not count"
+    wire.deliver(3, metadata("c"), tagged=True)
+    wire.deliver(4, metadata("d"), tagged=True)
+    assert [(await each).cluster_id for each in held] == ["c", "d"]
+
+
+async def test_what_waits_for_a_throttle_fails_with_its_connection() -> None:
+    wire = Wire()
+    peer = await connected(wire)
+    first = peer.submit(MetadataRequest(topics=[]), version=12)
+    told = MetadataResponse(
+        throttle_time_ms=60_000, brokers=[], cluster_id="a", controller_id=0, topics=[], error_code=0)
+    wire.deliver(1, bytes(told.encode(version=12)), tagged=True)
+    await first
+    held = peer.submit(MetadataRequest(topics=[]), version=12)
+    sent = len(wire.sent)
+    peer.close("enough")
+    with pytest.raises(PeerClosed, match="enough"):
+        await held
+    assert peer._release is None and len(wire.sent) == sent

@@ -1,0 +1,92 @@
+"""Bugs by which a quota does not hold, holds more than it says, or costs memory without a bound."""
+
+# ruff: noqa: E501 (it quotes code that is as long as it is)
+from __future__ import annotations
+
+from hapax_mutants.mutant import Mutant, unit
+
+METERS = unit("core/quota/test_meters.py")
+ENTITIES = unit("core/quota/test_entities.py")
+QUOTAS = unit("kafka/test_quotas.py")
+PEER = unit("wire/test_peer.py")
+
+MUTANTS = (
+    Mutant(
+        "a quota is told and not enforced", "KIP-219", "kafka/server.py",
+        "        self._muted = loop.call_at(until, self._unmute)\n",
+        "        self._muted = loop.call_at(until, self._unmute)\n        self.connection.resume_reading()\n",
+        (QUOTAS,),
+    ),
+    Mutant(
+        "a quota is stored and charged to nobody", "KIP-13", "kafka/quotas.py",
+        "        meter.add(amount, now_ms)\n",
+        "        meter.add(0, now_ms)\n",
+        (QUOTAS,),
+    ),
+    Mutant(
+        "a throttled answer is held back until its client may be read", "KIP-219", "kafka/server.py",
+        "        order.popleft()\n        if chunks is not None:\n            self.connection.send(chunks)\n",
+        "        order.popleft()\n        if chunks is not None and ctx.throttle_ms:\n            asyncio.get_running_loop().call_later(ctx.throttle_ms / 1000, self.connection.send, chunks)\n        elif chunks is not None:\n            self.connection.send(chunks)\n",
+        (QUOTAS,),
+    ),
+    Mutant(
+        "each client id that a client makes up has a meter", "docs/quotas.md", "core/quota/meters.py",
+        "            if self._names.get(maker, 0) >= self._most_names:\n",
+        "            if False:\n",
+        (METERS,),
+    ),
+    Mutant(
+        "meters are never given up", "docs/quotas.md", "core/quota/meters.py",
+        "        if len(self._meters) >= self._most:\n            self._give_up_oldest()\n",
+        "",
+        (METERS,),
+    ),
+    Mutant(
+        "a connection keeps charging a meter that was given up", "docs/quotas.md", "kafka/quotas.py",
+        "        if found is _UNKNOWN or (found is not None and not found[0].live):\n",
+        "        if found is _UNKNOWN:\n",
+        (QUOTAS,),
+    ),
+    Mutant(
+        "the quota of a user outweighs that of the user with the client id", "KIP-55", "core/quota/index.py",
+        "            rate = quotas.get((USER, who, CLIENT_ID, client_id))\n            if rate is not None:\n                return Limit(rate, user, client_id, False)\n",
+        "            rate = quotas.get((USER, who))\n            if rate is not None:\n                return Limit(rate, user, None, False)\n            rate = quotas.get((USER, who, CLIENT_ID, client_id))\n            if rate is not None:\n                return Limit(rate, user, client_id, False)\n",
+        (ENTITIES,),
+    ),
+    Mutant(
+        "another connection of a throttled consumer gets records", "KIP-219", "kafka/api/fetch.py",
+        "throttled=wait_ms > 0)\n",
+        "throttled=False)\n",
+        (QUOTAS,),
+    ),
+    Mutant(
+        "changes beyond the quota are made and only delayed", "KIP-599", "kafka/quotas.py",
+        "        refused = self._strict and wait_ms > 0\n",
+        "        refused = False\n",
+        (QUOTAS,),
+    ),
+    Mutant(
+        "the nodes' own connections are throttled", "rule 17", "kafka/quotas.py",
+        "        ctx.session.node = self._view.registered(shown[1], shown[2]) is not None\n",
+        "",
+        (QUOTAS,),
+    ),
+    Mutant(
+        "whoever shows any proof is charged nothing", "rule 17", "kafka/quotas.py",
+        "        ctx.session.node = self._view.registered(shown[1], shown[2]) is not None\n",
+        "        ctx.session.node = True\n",
+        (QUOTAS,),
+    ),
+    Mutant(
+        "a quota that is removed stays in force", "KIP-546", "runtime/quota_image.py",
+        "            self.stored.pop(key, None)\n",
+        "            pass\n",
+        (QUOTAS,),
+    ),
+    Mutant(
+        "a throttled client sends on", "KIP-219", "wire/peer.py",
+        "        if self._release is None:\n            self._connection.send(frame)\n        else:\n            self._held.append(frame)\n",
+        "        self._connection.send(frame)\n",
+        (PEER,),
+    ),
+)
