@@ -31,7 +31,6 @@ from hapax.core.fetch_sessions import (
     Session,
     SessionPartition,
 )
-from hapax.core.partition.aborted_index import AbortedTransaction
 from hapax.kafka.api.fetch import (
     FIRST_WITH_TOPIC_IDS,
     FetchedPartition,
@@ -182,7 +181,7 @@ class Poll:
         """The answer, if there are enough bytes or the time is over. None: the request waits for records or the
         disk."""
         request, service = self._request, self._service
-        left = min(request.max_bytes, service.max_bytes)
+        left = 0 if request.throttled else min(request.max_bytes, service.max_bytes)
         size = 0
         error = False
         results: list[FetchedPartition] = []
@@ -264,10 +263,11 @@ class Poll:
         machine = replica.machine
         committed = self._request.committed
         records: LogRange | None = None
-        aborted: Sequence[AbortedTransaction] | None = () if committed and self._request.throttled else None
-        if diverging is None and not self._request.throttled:
+        aborted = None
+        if diverging is None:
             read = replica.read(
-                partition.offset, max(0, min(partition.max_bytes, left)), committed=committed, at_least_one=first,
+                partition.offset, max(0, min(partition.max_bytes, left)), committed=committed,
+                at_least_one=first and not self._request.throttled,
                 warmed=self._warmed >= _WARMING_ROUNDS,
             )
             records = read.range

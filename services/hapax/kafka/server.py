@@ -367,7 +367,7 @@ class Session:
         return None if answer is None else ctx.api.throttled(max(ctx.api_version, 0), answer, wait_ms)
 
     def mute(self, wait_ms: int) -> None:
-        """Reads nothing for so many milliseconds, or as long as an earlier call says."""
+        """Reads nothing during these milliseconds, or until an earlier call's time is over."""
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1000
         if self._muted is not None:

@@ -12,6 +12,7 @@ from clients.other.kafka_tools import KafkaTools, kafka_tools
 from conftest import end_cluster, start_cluster
 from hapax.client.blocking import Admin
 from hapax.local.cluster import LocalCluster
+from integration.scraping import scraped, total
 
 
 @pytest.fixture(scope="module")
@@ -54,21 +55,21 @@ def test_kafka_configs_sets_shows_and_removes(tools: KafkaTools, limited: LocalC
                 "app", "--add-config", "producer_byte_rate=0")
 
 
-def test_a_java_producer_waits(tools: KafkaTools) -> None:
+def test_a_java_producer_waits(tools: KafkaTools, limited: LocalCluster) -> None:
     name = new_name()
     tools.ok("kafka-topics", "--create", "--topic", name)
-    lines = "\n".join(str(number) * 1_000 for number in range(10, 60)) + "\n"
-    tools.ok("kafka-console-producer", "--topic", name, "--command-property", "client.id=free", text=lines)
+    lines = "\n".join("x" * 2_000 for _ in range(150)) + "\n"
     tools.ok("kafka-configs", "--alter", "--entity-type", "clients", "--entity-default", "--add-config",
-             "producer_byte_rate=6000")
+             "producer_byte_rate=20000")
     try:
         began = time.monotonic()
-        # The first batch is worth more than the ten seconds that may be used at once; the second one waits for it.
-        tools.ok("kafka-console-producer", "--topic", name, "--command-property", "client.id=held", "--batch-size",
-                 "65000", "--command-property", "max.in.flight.requests.per.connection=1", text=lines)
+        # One request at a time: ten seconds' worth are stored at once, and of the rest each one waits for the former.
+        tools.ok("kafka-console-producer", "--topic", name, "--batch-size", "16000", "--command-property",
+                 "max.in.flight.requests.per.connection=1", text=lines)
         waited = time.monotonic() - began
     finally:
         tools.ok("kafka-configs", "--alter", "--entity-type", "clients", "--entity-default", "--delete-config",
                  "producer_byte_rate")
+    assert f"{name}:0:150" in tools.ok("kafka-get-offsets", "--topic", name).output.split()
+    assert total(scraped(limited, "broker-0"), "hapax_throttled_total", quota="producer_byte_rate") > 1
     assert waited > 3, waited
-    assert f"{name}:0:100" in tools.ok("kafka-get-offsets", "--topic", name).output.split()

@@ -52,6 +52,7 @@ class Client:
     def send(
         self, named: Partitions | None = None, *, forgotten: list[int] | None = None, wait_ms: int = 60_000,
         min_bytes: int = 1, max_bytes: int = 1 << 20, leader_epoch: int = -1, version: int = 12,
+        throttled: bool = False,
     ) -> tuple[Context, Any]:
         context = Context()
         context.api_version = version
@@ -59,7 +60,7 @@ class Client:
         answer = self.reader.service.fetch(context, FetchRequest(  # type: ignore[arg-type]
             -1, wait_ms, min_bytes, max_bytes, self.committed, self.id, self.epoch,
             [FetchPartition("t", index, offset, 1 << 20, leader_epoch, -1) for index, offset in (named or {}).items()],
-            [("t", index) for index in forgotten or []],
+            [("t", index) for index in forgotten or []], throttled=throttled,
         ))
         return context, answer
 
@@ -173,6 +174,22 @@ async def test_what_there_was_no_room_for_comes_first_in_the_next_answer(harness
     assert [index for index, partition in first.items() if partition.records] == [0]
     second = parts(client.now({0: 0}, max_bytes=1))
     assert [index for index, partition in second.items() if partition.records] == [1]
+
+
+async def test_a_throttled_client_is_answered_at_once_without_records_and_misses_none(
+    harness: Harness, other: Harness
+) -> None:
+    await harness.produced(batch())
+    client = Client(Reader(harness, other), committed=True)
+    first = client.heard(decoded(client.send({0: 0, 1: 0}, throttled=True)[1]))
+    assert [(each.error_code, bool(each.records)) for each in parts(first).values()] == [(0, False)] * 2
+    assert parts(client.heard(decoded(client.send(throttled=True)[1]))) == {}, "there is nothing new to say"
+    await other.produced(batch())
+    assert not any(each.records for each in parts(client.heard(decoded(client.send(throttled=True)[1]))).values())
+    found = parts(client.now())
+    assert (bases(found[0]), bases(found[1])) == ([0], [0])
+    far = client.heard(decoded(client.send({0: 9}, throttled=True)[1]))
+    assert parts(far)[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 async def test_a_new_high_watermark_alone_is_told_when_the_time_is_over(harness: Harness, other: Harness) -> None:
