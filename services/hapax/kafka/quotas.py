@@ -25,6 +25,7 @@ from hapax.core.quota.entities import (
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
+    LONGEST_NAME,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
 )
@@ -50,7 +51,7 @@ LONGEST_ACCEPT_MS: Final = 10_000
 class ClientLimits:
     """What holds for one client of a connection: found once, until the quotas or the client change."""
 
-    __slots__ = ("buckets", "client_id", "index", "meters", "principal", "user")
+    __slots__ = ("client_id", "index", "meters", "principal", "user", "without_records")
 
     def __init__(self, index: QuotaIndex, principal: Principal, client_id: str | None) -> None:
         self.index = index
@@ -59,6 +60,8 @@ class ClientLimits:
         self.user = principal.partition(":")[2]
         self.meters: dict[str, tuple[Meter | TokenBucket, float] | None] = {}
         """By key: the meter and the rate per second; None: there is no limit."""
+        self.without_records: RequestContext | None = None
+        """The last Fetch that gets no records, because the quota is exceeded: its answer is not charged."""
 
 
 class Quotas:
@@ -123,12 +126,19 @@ class Quotas:
         """Charges a Fetch the bytes that it is about to be sent."""
         if ctx.api.key != _FETCH or ctx.session.node or type(answer) is not tuple:
             return 0
-        return self._charge(self._limits_of(ctx), CONSUMER_BYTE_RATE, _size(answer), self._now_ms())
+        limits = self._limits_of(ctx)
+        if limits.without_records is ctx:
+            limits.without_records = None
+            return 0
+        return self._charge(limits, CONSUMER_BYTE_RATE, _size(answer), self._now_ms())
 
     def fetch(self, ctx: RequestContext) -> tuple[int, int] | None:
         """For a Fetch that has just arrived: how long its client has to wait, and the most bytes of an answer, which
         alone does not exceed the quota. None: there is no limit."""
-        found = None if ctx.session.node else self._meter(self._limits_of(ctx), CONSUMER_BYTE_RATE)
+        if ctx.session.node:
+            return None
+        limits = self._limits_of(ctx)
+        found = self._meter(limits, CONSUMER_BYTE_RATE)
         if found is None:
             return None
         meter, rate = found
@@ -136,6 +146,7 @@ class Quotas:
         if wait_ms:
             self._count(CONSUMER_BYTE_RATE, wait_ms)
             ctx.throttle_ms = max(ctx.throttle_ms, wait_ms)
+            limits.without_records = ctx
         return wait_ms, max(1, int(rate * self._windows.full_s))
 
     def mutations(self, ctx: RequestContext, strict: bool) -> Mutations | None:
@@ -163,7 +174,9 @@ class Quotas:
             limits is None or limits.index is not index or limits.client_id != ctx.client_id
             or limits.principal != session.principal
         ):
-            limits = session.limits = ClientLimits(index, session.principal, ctx.client_id)
+            limits = ClientLimits(index, session.principal, ctx.client_id)
+            if len(ctx.client_id or "") <= LONGEST_NAME:  # a longer one is not kept for every connection
+                session.limits = limits
         return limits
 
     def _meter(self, limits: ClientLimits, key: str) -> tuple[Any, float] | None:
@@ -173,7 +186,8 @@ class Quotas:
         return found
 
     def _found(self, limits: ClientLimits, key: str) -> tuple[Meter | TokenBucket, float] | None:
-        limit = limits.index.limit(key, limits.user, limits.client_id or "")
+        client_id = (limits.client_id or "")[: LONGEST_NAME + 1]  # no quota names a longer one
+        limit = limits.index.limit(key, limits.user, client_id)
         if limit is None:
             return None
         meters: Meters[Any] = self._mutations if key == CONTROLLER_MUTATION_RATE else self._rates

@@ -368,6 +368,8 @@ class Session:
 
     def mute(self, wait_ms: int) -> None:
         """Reads nothing during these milliseconds, or until an earlier call's time is over."""
+        if self.closed:
+            return
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1000
         if self._muted is not None:

@@ -415,6 +415,36 @@ def test_a_consumer_gets_its_records_at_once_and_the_next_time_none() -> None:
     metered(scenario)
 
 
+def test_an_answer_without_records_makes_no_one_wait_longer() -> None:
+    async def scenario(node: MeteredNode) -> None:
+        fetch.register(node.table, Reader(30_000))
+        node.set({CLIENT_ID: "me"}, consumer_byte_rate=1000.0)
+        session, connection = node.connect()
+        told = []
+        for _ in range(4):
+            node.send(session, fetch.ROW, 11, read())
+            told.append(messages.FetchResponse.decode(
+                memoryview(connection.sent[-1])[4:], version=11).throttle_time_ms)
+        assert told[0] > 19_000 and len(set(told)) == 1
+        assert node.quotas.throttled == {CONSUMER_BYTE_RATE: 4}
+
+    metered(scenario)
+
+
+def test_the_longest_client_ids_cost_little() -> None:
+    async def scenario(node: MeteredNode) -> None:
+        produce.register(node.table, Writer())
+        node.set({CLIENT_ID: None}, producer_byte_rate=1000.0)
+        session, connection = node.connect()
+        for number in range(3):
+            node.send(session, produce.ROW, 8, write(5_000), client_id="x" * 30_000 + str(number))
+        assert session.limits is None and node.quotas.meters() == 1
+        assert max(len(owner.client_id or "") for owner in node.quotas._rates._meters) < 2_000
+        assert written(node, connection).throttle_time_ms > 5_000
+
+    metered(scenario)
+
+
 def test_nodes_are_charged_nothing_once_they_have_proven_themselves() -> None:
     async def scenario(world: ControlWorld) -> None:
         node = MeteredNode(world)
