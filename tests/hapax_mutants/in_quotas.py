@@ -18,7 +18,7 @@ MUTANTS = (
         (QUOTAS,),
     ),
     Mutant(
-        "a quota is stored and charged to nobody", "KIP-13", "kafka/quotas.py",
+        "a quota is stored and nothing is charged to it", "KIP-13", "kafka/quotas.py",
         "        meter.add(amount, now_ms)\n",
         "        meter.add(0, now_ms)\n",
         (QUOTAS,),
@@ -72,7 +72,7 @@ MUTANTS = (
         (QUOTAS,),
     ),
     Mutant(
-        "whoever shows any proof is charged nothing", "rule 17", "kafka/quotas.py",
+        "a client that shows any proof is charged nothing", "rule 17", "kafka/quotas.py",
         "        ctx.session.node = self._view.registered(shown[1], shown[2]) is not None\n",
         "        ctx.session.node = True\n",
         (QUOTAS,),
