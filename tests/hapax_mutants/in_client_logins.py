@@ -87,13 +87,13 @@ MUTANTS = (
     ),
     Mutant(
         "a client's login is renewed amid other requests", "KIP-368", "wire/peer.py",
-        "if self._login is not None and self._loop.time() >= self._renew_at:",
-        "if self._login is not None and self._loop.time() >= self._renew_at > _AT_ONCE:",
+        "if self._held or self._release is not None or self._login_is_due():",
+        "if self._release is not None or (self._login_is_due() and self._renewal is None):",
         _CONNECTION,
     ),
     Mutant(
         "a client's login is never renewed", "KIP-368", "wire/peer.py",
-        "if self._login is not None and self._loop.time() >= self._renew_at:", "if False:",
+        "return self._login is not None and self._loop.time() >= self._renew_at", "return False",
         _CONNECTION,
     ),
     Mutant(

@@ -85,8 +85,7 @@ MUTANTS = (
     ),
     Mutant(
         "a throttled client sends on", "KIP-219", "wire/peer.py",
-        "        if self._release is None:\n            self._connection.send(frame)\n        else:\n            self._held.append(frame)\n",
-        "        self._connection.send(frame)\n",
+        "self._release = self._loop.call_at(until, self._released)", "self._release = None",
         (PEER,),
     ),
 )

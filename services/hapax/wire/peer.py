@@ -12,7 +12,7 @@ With a login (SASL), the connection serves no request before it, and the login i
 flight and then the login. A connection without requests is left alone; servers accept a login after a session's end.
 
 An answer with a `throttle_time_ms` says how long the peer does not read this connection (KIP-219). Requests wait here
-that long, a login that is to be renewed does too, and time-outs are longer by it.
+that long, and time-outs are longer by it. A login may have to be renewed before they are sent then.
 """
 
 from __future__ import annotations
@@ -273,8 +273,8 @@ class Peer:
         assert login is not None
         try:
             exchange = await login.exchange()
-            earliest = self._logged_in_at + _LEAST_BETWEEN_LOGINS_S
-            while (wait_s := max(earliest, self._throttled_until) - self._loop.time()) > 0:
+            wait_s = self._logged_in_at + _LEAST_BETWEEN_LOGINS_S - self._loop.time()
+            if wait_s > 0:
                 await asyncio.sleep(wait_s)
             await self._log_in(login, exchange)
         except Exception as error:  # whatever it is: requests wait for this
@@ -332,7 +332,7 @@ class Peer:
             raise PeerClosed(f"{self.address}: connection is closed: {self.closed_because}")
         answer: asyncio.Future[Any] = self._loop.create_future()
         timeout_s = self._timeout if timeout_ms is None else timeout_ms / 1000
-        if self._held or self._release is not None or self._login_is_due():
+        if self._held or self._release is not None or self._login_is_due():  # those that wait are sent first
             self._held.append(_Held(request, version, body, timeout_s, decode, silent, answer))
             self._send_held()
         else:
