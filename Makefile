@@ -20,8 +20,9 @@ NODES ?=
 IMAGES ?=
 KILLS ?= 50
 FLIGHTS ?= 336776
+ARCHIVES ?=
 
-.PHONY: help setup demo test test-one test-clients lint bench proto docs scenarios-update spark-matrix golden upgrade-test sim sim-seed sim-summary explore chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test clean
+.PHONY: help setup demo test test-one test-clients lint bench proto docs scenarios-update spark-matrix golden upgrade-test sim sim-seed sim-summary explore chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test audit-deps sbom clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -118,6 +119,12 @@ kube-test: setup ## test the chart on machines that fail: on KUBECONFIG's cluste
 
 kube-down: setup ## stop the Kubernetes of kube-up and delete its data
 	@PYTHONPATH=tests $(BIN)/python -m hapax_kube down
+
+audit-deps: setup ## fail if a pinned dependency has a known vulnerability without an exception; needs osv.dev and Go's proxy
+	@$(BIN)/python -m scripts.supply.audit
+
+sbom: setup ## write build/sbom: what each image and the wheel consist of, as CycloneDX: make sbom ARCHIVES='PATH ...'
+	@$(BIN)/python -m scripts.supply.sbom $(addprefix --archive ,$(ARCHIVES))
 
 clean: ## remove build results; the caches of packages and etcd stay
 	@rm -rf build dist .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
