@@ -6,10 +6,12 @@ Times are milliseconds of a clock that never goes back. Amounts and rates have o
 from __future__ import annotations
 
 import math
+import sys
 from typing import Final, NamedTuple
 
 LONGEST_MS: Final = 2**31 - 1
 """`throttle_time_ms` is an int32."""
+_LARGEST: Final = sys.float_info.max
 
 
 class Windows(NamedTuple):
@@ -86,7 +88,7 @@ class TokenBucket:
         self._fill(rate, now_ms)
         self._tokens -= amount
         self.last_ms = now_ms
-        self._full_ms = now_ms + math.ceil((rate * self._burst_s - self._tokens) / rate * 1000)
+        self._full_ms = now_ms + _milliseconds((self._full(rate) - self._tokens) / rate * 1000)
 
     def wait_ms(self, rate: float, now_ms: int) -> int:
         """0: something may be taken now, however much."""
@@ -98,9 +100,15 @@ class TokenBucket:
 
     def _fill(self, rate: float, now_ms: int) -> None:
         passed_s = max(0, now_ms - self._as_of_ms) / 1000
-        self._tokens = min(rate * self._burst_s, self._tokens + passed_s * rate)
+        self._tokens = min(self._full(rate), self._tokens + passed_s * rate)
         self._as_of_ms = max(now_ms, self._as_of_ms)
+
+    def _full(self, rate: float) -> float:
+        return min(rate * self._burst_s, _LARGEST)  # a rate may be any number: infinity is nothing to subtract from
 
 
 def _milliseconds(wait_ms: float) -> int:
-    return 0 if wait_ms <= 0 else min(LONGEST_MS, math.ceil(wait_ms))
+    """Of infinity, too: a rate next to 0 divides into it."""
+    if wait_ms <= 0:
+        return 0
+    return LONGEST_MS if wait_ms >= LONGEST_MS else math.ceil(wait_ms)

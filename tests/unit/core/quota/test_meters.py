@@ -80,6 +80,19 @@ def test_a_bucket_fills_at_the_rate_and_no_further_than_the_burst(
     assert full or tokens < rate * 11 + 1e-6
 
 
+@pytest.mark.parametrize("rate", [5e-324, 1e-310, 1e300, 1.7e308])
+def test_rates_at_the_ends_of_what_a_number_holds(rate: float) -> None:
+    """`request_percentage` and `controller_mutation_rate` are any numbers above 0."""
+    meter, bucket = Meter(Windows(), 0), TokenBucket(Windows(), 0)
+    for now in range(0, 50_000, 700):
+        meter.add(1, now)
+        bucket.take(20, rate, now)
+        waits = meter.wait_ms(rate, now), bucket.wait_ms(rate, now)
+        assert all(type(each) is int and 0 <= each <= LONGEST_MS for each in waits)
+        assert waits == ((LONGEST_MS, LONGEST_MS) if rate < 1 else (0, 0))
+        assert not bucket.unused(now) or rate > 1
+
+
 def test_a_debt_is_paid_before_more_is_taken() -> None:
     bucket = TokenBucket(Windows(), 0)
     bucket.take(11, 1.0, 0)
