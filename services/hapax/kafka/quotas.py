@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from hapax.core.access.bindings import plain_host
 from hapax.core.access.principals import Principal
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.hosts import plain_host
 from hapax.core.quota.entities import (
     CLIENT_KEYS,
     CONNECTION_CREATION_RATE,

@@ -6,11 +6,11 @@ import asyncio
 from typing import Final
 
 from hapax.codec.metadata import INTERNAL_TOPICS
-from hapax.core.access.bindings import plain_host
 from hapax.core.access.index import Policy
 from hapax.core.access.principals import Principal, parsed
 from hapax.core.access.resources import Action
 from hapax.core.access.rights import Rights
+from hapax.core.hosts import plain_host
 from hapax.core.types import RegistrationEpoch, TopicId
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hapax.codec.metadata import QuotaRecord
-from hapax.core.access.bindings import plain_host
-from hapax.core.quota.entities import IP, Entity, entity_of
 from hapax.core.quota.index import QuotaIndex
 from hapax.runtime.ports import KeyValue
 
@@ -42,12 +40,7 @@ class QuotaImage:
         """Puts what was applied in force."""
         if self._dirty:
             self._dirty = False
-            self.index = QuotaIndex({_plain(each.record.entity): each.record.quotas for each in self.stored.values()})
+            self.index = QuotaIndex({each.record.entity: each.record.quotas for each in self.stored.values()})
             if self.swapped is not None:
                 self.swapped()
 
-
-def _plain(entity: Entity) -> Entity:
-    """With one spelling for each address, by which connections are found."""
-    ((kind, name), *_) = entity
-    return entity_of({IP: plain_host(name)}) if kind == IP and name is not None else entity

@@ -559,7 +559,7 @@ def test_a_meter_that_was_given_up_is_not_charged_any_more() -> None:
 
 def test_connections_of_an_address_wait_their_turn_and_too_many_are_closed() -> None:
     async def scenario(node: MeteredNode) -> None:
-        node.set({IP: "::ffff:10.0.0.1"}, connection_creation_rate=2.0)
+        node.set({IP: "10.0.0.1"}, connection_creation_rate=2.0)
         opened = [node.connect(f"10.0.0.1:{port}")[1] for port in range(60)]
         assert [each.reading for each in opened[:20]] == [True] * 20, "ten seconds' worth"
         waiting = [each for each in opened if each.closed_for is None and not each.reading]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple, TypeVar
 
 from hapax.core.access.principals import Principal, parsed
@@ -102,18 +101,6 @@ def checked_filter(
     return Filter(
         _known(ResourceType, kind, "resource type"), name, _known(Pattern, pattern, "pattern"), principal, host,
         _known(Operation, operation, "operation"), _known(Permission, permission, "permission"))
-
-
-def plain_host(text: str) -> str:
-    """One spelling for each address: bindings and connections are compared by it. An IPv4 address that arrives over
-    IPv6 is the IPv4 address. Text that is no address stays as it is, and matches no connection."""
-    try:
-        address = ip_address(text.partition("%")[0])
-    except ValueError:
-        return text
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(address)
 
 
 def _known(values: type[_Value], number: int, what: str) -> _Value:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from hapax.core.access.bindings import Binding, plain_host
+from hapax.core.access.bindings import Binding
 from hapax.core.access.principals import EVERY_USER, Principal
 from hapax.core.access.resources import (
     IMPLIED_BY,
@@ -24,6 +24,7 @@ from hapax.core.access.resources import (
     Permission,
     ResourceType,
 )
+from hapax.core.hosts import plain_host
 
 
 class Policy(NamedTuple):

@@ -17,7 +17,7 @@ class Rights:
     __slots__ = ("_answers", "_any", "host", "index", "policy", "principal")
 
     def __init__(self, index: AccessIndex, policy: Policy, principal: Principal, host: str) -> None:
-        """`host` as `bindings.plain_host` spells it."""
+        """`host` as `hosts.plain_host` spells it."""
         self.index = index
         self.policy = policy
         self.principal = principal

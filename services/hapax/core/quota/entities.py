@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from typing import Final, NamedTuple, TypeAlias
 
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.hosts import plain_host
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
@@ -73,11 +74,18 @@ def checked_entity(parts: Iterable[tuple[str, str | None]]) -> Entity:
             raise _invalid("an ip is not combined with a user or client-id")
         address = names[IP]
         if address is not None:
-            try:
-                ip_address(address)
-            except ValueError:
-                raise _invalid(f"{address!r} is no IP address") from None
+            names[IP] = _plain_address(address)
     return entity_of(names)
+
+
+def _plain_address(text: str) -> str:
+    """One spelling for each address, by which connections are found: two spellings would be two quotas of one client.
+    Raises Refusal."""
+    try:
+        ip_address(text)
+    except ValueError:
+        raise _invalid(f"{text!r} is no IP address") from None
+    return plain_host(text)
 
 
 def keys_of(entity: Entity) -> tuple[str, ...]:
@@ -164,7 +172,7 @@ def checked_filter(components: Iterable[tuple[str, int, str | None]], strict: bo
         if match == Match.ANY:
             any_of.add(kind)
         else:
-            exact[kind] = name
+            exact[kind] = plain_host(name) if kind == IP and name is not None else name
     named = exact.keys() | any_of
     if IP in named and len(named) > 1:
         raise _invalid("an ip is not combined with a user or client-id")

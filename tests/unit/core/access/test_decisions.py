@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hapax.core.access.bindings import Binding, plain_host
+from hapax.core.access.bindings import Binding
 from hapax.core.access.index import AccessIndex, Policy, UnknownBindings, of_bindings
 from hapax.core.access.principals import Principal
 from hapax.core.access.resources import (
@@ -28,6 +28,7 @@ from hapax.core.access.resources import (
     ResourceType,
 )
 from hapax.core.access.rights import Rights
+from hapax.core.hosts import plain_host
 
 ALICE, BOB = Principal("User:alice"), Principal("User:bob")
 HOME, AWAY = "10.0.0.1", "10.0.0.2"

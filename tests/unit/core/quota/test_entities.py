@@ -59,6 +59,15 @@ def test_entities_are_the_same_in_any_order(parts: list[tuple[str, str | None]])
     assert checked_entity(parts) == checked_entity(parts[::-1]) == entity_of(dict(parts))
 
 
+@pytest.mark.parametrize(("spelled", "plain"), [
+    ("::ffff:10.0.0.1", "10.0.0.1"), ("0:0:0:0:0:0:0:1", "::1"), ("FE80::0001", "fe80::1"), ("fe80::1%eth0", "fe80::1"),
+])
+def test_an_address_has_one_spelling(spelled: str, plain: str) -> None:
+    """Two would be two quotas of the same connections, of which each node would pick its own."""
+    assert checked_entity([(IP, spelled)]) == checked_entity([(IP, plain)]) == entity_of({IP: plain})
+    assert checked_filter([(IP, Match.EXACT, spelled)], False).matches(entity_of({IP: plain}))
+
+
 def test_an_entity_is_one_line_of_text() -> None:
     assert entity_text(entity_of({USER: "a\nb", CLIENT_ID: None})) == r"client-id default, user 'a\nb'"
 
