@@ -26,7 +26,7 @@ MUTANTS = (
     Mutant(
         "a throttled answer is held back until its client may be read", "KIP-219", "kafka/server.py",
         "        order.popleft()\n        if chunks is not None:\n            self.connection.send(chunks)\n",
-        "        order.popleft()\n        if chunks is not None and ctx.throttle_ms:\n            asyncio.get_running_loop().call_later(ctx.throttle_ms / 1000, self.connection.send, chunks)\n        elif chunks is not None:\n            self.connection.send(chunks)\n",
+        "        order.popleft()\n        if chunks is not None and ctx.throttled:\n            asyncio.get_running_loop().call_later(1, self.connection.send, chunks)\n        elif chunks is not None:\n            self.connection.send(chunks)\n",
         (QUOTAS,),
     ),
     Mutant(
@@ -67,13 +67,13 @@ MUTANTS = (
     ),
     Mutant(
         "the nodes' own connections are throttled", "rule 17", "kafka/quotas.py",
-        "        ctx.session.node = self._view.registered(shown[1], shown[2]) is not None\n",
+        "        ctx.session.node = node is not None\n",
         "",
         (QUOTAS,),
     ),
     Mutant(
         "a client that shows any proof is charged nothing", "rule 17", "kafka/quotas.py",
-        "        ctx.session.node = self._view.registered(shown[1], shown[2]) is not None\n",
+        "        ctx.session.node = node is not None\n",
         "        ctx.session.node = True\n",
         (QUOTAS,),
     ),

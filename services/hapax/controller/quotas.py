@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Final
 
@@ -22,8 +23,14 @@ class Quotas:
         self._store = store
         self._view = view
         self._fence = fence
+        self._turn = asyncio.Lock()
+        """Changes of one entity that came at the same time follow one another: each keeps what the other has set."""
 
     async def alter(self, request: pb.AlterQuotasRequest) -> pb.AlterQuotasResponse:
+        async with self._turn:
+            return await self._alter(request)
+
+    async def _alter(self, request: pb.AlterQuotasRequest) -> pb.AlterQuotasResponse:
         results = [pb.QuotaResult() for _ in request.entries]
         entities: dict[int, Entity] = {}
         for at, entry in enumerate(request.entries):

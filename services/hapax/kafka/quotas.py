@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from hapax.core.access.principals import Principal
@@ -29,9 +29,10 @@ from hapax.core.quota.entities import (
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
 )
-from hapax.core.quota.index import QuotaIndex
+from hapax.core.quota.index import Limit
 from hapax.core.quota.meter import Meter, TokenBucket, Windows
 from hapax.core.quota.meters import Meters, Owner
+from hapax.core.types import NodeId, RegistrationEpoch
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Chunk
 from hapax.runtime.settings import Settings
@@ -51,17 +52,16 @@ LONGEST_ACCEPT_MS: Final = 10_000
 class ClientLimits:
     """What holds for one client of a connection: found once, until the quotas or the client change."""
 
-    __slots__ = ("client_id", "index", "meters", "principal", "user", "without_records")
+    __slots__ = ("client_id", "meters", "principal", "serial", "user")
 
-    def __init__(self, index: QuotaIndex, principal: Principal, client_id: str | None) -> None:
-        self.index = index
+    def __init__(self, serial: int, principal: Principal, client_id: str | None) -> None:
+        self.serial = serial
+        """Of the quotas. The index itself would be kept by each idle connection."""
         self.principal = principal
         self.client_id = client_id
         self.user = principal.partition(":")[2]
-        self.meters: dict[str, tuple[Meter | TokenBucket, float] | None] = {}
-        """By key: the meter and the rate per second; None: there is no limit."""
-        self.without_records: RequestContext | None = None
-        """The last Fetch that gets no records, because the quota is exceeded: its answer is not charged."""
+        self.meters: dict[str, tuple[Meter | TokenBucket, Limit] | None] = {}
+        """By key; None: there is no limit."""
 
 
 class Quotas:
@@ -75,15 +75,23 @@ class Quotas:
         """Key -> requests (or connections) that were told to wait."""
         self.throttled_ms: Counter[str] = Counter()
         """Key -> what they were told, in milliseconds."""
+        self.changed: Callable[[], None] | None = None
+        """Called after each change of the quotas."""
+        self._serial = 0
+        self._node_hosts: dict[NodeId, tuple[str, RegistrationEpoch, bytes]] = {}
+        """Where each node's last proof came from."""
         self._view = view
         self._nodes = frozenset(each.strip() for each in settings.node_principals.split(";") if each.strip())
         most, most_names = settings.quota_meters_max, settings.quota_client_ids_max
         self._windows = Windows(settings.quota_window_num, settings.quota_window_size_seconds * 1000)
         self._rates: Meters[Meter] = Meters(Meter, self._windows, most, most_names)
+        self._connections: Meters[Meter] = Meters(Meter, self._windows, most, most_names)
+        """By address, of which anybody may have any number."""
         self._mutations: Meters[TokenBucket] = Meters(
             TokenBucket,
             Windows(settings.controller_quota_window_num, settings.controller_quota_window_size_seconds * 1000),
             most, most_names)
+        self._all: tuple[Meters[Any], ...] = (self._rates, self._connections, self._mutations)
         if view is not None:
             self._time = asyncio.get_running_loop().time
             view.quotas.swapped = self._swapped
@@ -94,15 +102,23 @@ class Quotas:
         index = self._view.quotas.index
         self._limits_connections = index.limits_connections
         self.enforced = bool(index)
+        self._serial += 1
         if not index:
-            self._rates.clear()
-            self._mutations.clear()
+            for meters in self._all:
+                meters.clear()
+        if self.changed is not None:
+            self.changed()
+
+    def differ(self, limits: ClientLimits) -> bool:
+        """Whether a quota that was looked up for this client is another one by now."""
+        return any(
+            self._limit(limits, key) != (None if found is None else found[1]) for key, found in limits.meters.items())
 
     def meters(self) -> int:
-        return len(self._rates) + len(self._mutations)
+        return sum(map(len, self._all))
 
     def meters_given_up(self) -> int:
-        return self._rates.given_up + self._mutations.given_up
+        return sum(meters.given_up for meters in self._all)
 
     def entities(self) -> int:
         return 0 if self._view is None else len(self._view.quotas.index)
@@ -124,37 +140,32 @@ class Quotas:
 
     def answered(self, ctx: RequestContext, answer: Any) -> int:
         """Charges a Fetch the bytes that it is about to be sent."""
-        if ctx.api.key != _FETCH or ctx.session.node or type(answer) is not tuple:
+        if ctx.api.key != _FETCH or ctx.uncharged or ctx.session.node or type(answer) is not tuple:
             return 0
-        limits = self._limits_of(ctx)
-        if limits.without_records is ctx:
-            limits.without_records = None
-            return 0
-        return self._charge(limits, CONSUMER_BYTE_RATE, _size(answer), self._now_ms())
+        return self._charge(self._limits_of(ctx), CONSUMER_BYTE_RATE, _size(answer), self._now_ms())
 
     def fetch(self, ctx: RequestContext) -> tuple[int, int] | None:
-        """For a Fetch that has just arrived: how long its client has to wait, and the most bytes of an answer, which
+        """For a client's Fetch that has just arrived: how long it has to wait, and the most bytes of an answer, which
         alone does not exceed the quota. None: there is no limit."""
         if ctx.session.node:
             return None
-        limits = self._limits_of(ctx)
-        found = self._meter(limits, CONSUMER_BYTE_RATE)
+        found = self._meter(self._limits_of(ctx), CONSUMER_BYTE_RATE)
         if found is None:
             return None
-        meter, rate = found
-        wait_ms = meter.wait_ms(rate, self._now_ms())
+        meter, limit = found
+        wait_ms = meter.wait_ms(limit.rate, self._now_ms())
         if wait_ms:
             self._count(CONSUMER_BYTE_RATE, wait_ms)
-            ctx.throttle_ms = max(ctx.throttle_ms, wait_ms)
-            limits.without_records = ctx
-        return wait_ms, max(1, int(rate * self._windows.full_s))
+            ctx.throttle(wait_ms)
+            ctx.uncharged = True
+        return wait_ms, max(1, int(limit.rate * self._windows.full_s))
 
     def mutations(self, ctx: RequestContext, strict: bool) -> Mutations | None:
         """For a call that changes partitions. `strict`: what exceeds the quota is refused. None: there is no limit."""
         if not self.enforced or ctx.session.node:
             return None
         found = self._meter(self._limits_of(ctx), CONTROLLER_MUTATION_RATE)
-        return None if found is None else Mutations(self, ctx, *found, strict)
+        return None if found is None else Mutations(self, ctx, found[0], found[1].rate, strict)
 
     def notice_node(self, ctx: RequestContext, proof: bytes) -> None:
         """The request shows a proof: from a node of the cluster, the connection is charged nothing from now on."""
@@ -163,44 +174,51 @@ class Quotas:
         shown = read_proof(proof)
         if shown is None or (self._nodes and ctx.principal not in self._nodes):
             return
-        ctx.session.node = self._view.registered(shown[1], shown[2]) is not None
+        node = self._view.registered(shown[1], shown[2])
+        ctx.session.node = node is not None
+        ctx.session.unproven = node is None
+        if node is not None:
+            self._node_hosts[node.node_id] = plain_host(ctx.host), shown[1], shown[2]
 
     def _limits_of(self, ctx: RequestContext) -> ClientLimits:
         assert self._view is not None
         session: AnsweringSession = ctx.session
         limits = session.limits
-        index = self._view.quotas.index
         if (
-            limits is None or limits.index is not index or limits.client_id != ctx.client_id
+            limits is None or limits.serial != self._serial or limits.client_id != ctx.client_id
             or limits.principal != session.principal
         ):
-            limits = ClientLimits(index, session.principal, ctx.client_id)
+            limits = ClientLimits(self._serial, session.principal, ctx.client_id)
             if len(ctx.client_id or "") <= LONGEST_NAME:  # a longer one is not kept for every connection
                 session.limits = limits
         return limits
 
-    def _meter(self, limits: ClientLimits, key: str) -> tuple[Any, float] | None:
+    def _meter(self, limits: ClientLimits, key: str) -> tuple[Any, Limit] | None:
         found = limits.meters.get(key, _UNKNOWN)
         if found is _UNKNOWN or (found is not None and not found[0].live):
             found = limits.meters[key] = self._found(limits, key)
         return found
 
-    def _found(self, limits: ClientLimits, key: str) -> tuple[Meter | TokenBucket, float] | None:
+    def _limit(self, limits: ClientLimits, key: str) -> Limit | None:
+        assert self._view is not None
         client_id = (limits.client_id or "")[: LONGEST_NAME + 1]  # no quota names a longer one
-        limit = limits.index.limit(key, limits.user, client_id)
+        return self._view.quotas.index.limit(key, limits.user, client_id)
+
+    def _found(self, limits: ClientLimits, key: str) -> tuple[Meter | TokenBucket, Limit] | None:
+        limit = self._limit(limits, key)
         if limit is None:
             return None
         meters: Meters[Any] = self._mutations if key == CONTROLLER_MUTATION_RATE else self._rates
         owner = Owner(key, limit.user, limit.client_id)
-        return meters.of(owner, self._now_ms(), limits.user if limit.by_default else None), limit.rate
+        return meters.of(owner, self._now_ms(), limits.user if limit.by_default else None), limit
 
     def _charge(self, limits: ClientLimits, key: str, amount: float, now_ms: int, longest_ms: int | None = None) -> int:
         found = self._meter(limits, key)
         if found is None:
             return 0
-        meter, rate = found
+        meter, limit = found
         meter.add(amount, now_ms)
-        wait_ms: int = meter.wait_ms(rate, now_ms)
+        wait_ms: int = meter.wait_ms(limit.rate, now_ms)
         if longest_ms is not None:
             wait_ms = min(wait_ms, longest_ms)
         if wait_ms:
@@ -227,10 +245,10 @@ class Quotas:
         if found is None:
             return 0
         rate, by_default = found
-        if by_default and any(node.host == host for node in self._view.nodes()):
+        if by_default and self._of_a_node(host):
             return 0
         now_ms = self._now_ms()
-        meter = self._rates.of(Owner(CONNECTION_CREATION_RATE, None, host), now_ms)
+        meter = self._connections.of(Owner(CONNECTION_CREATION_RATE, None, host), now_ms)
         meter.add(1, now_ms)
         wait_ms = meter.wait_ms(rate, now_ms)
         if wait_ms > LONGEST_ACCEPT_MS:
@@ -238,6 +256,14 @@ class Quotas:
         if wait_ms:
             self._count(CONNECTION_CREATION_RATE, min(wait_ms, LONGEST_ACCEPT_MS))
         return wait_ms
+
+    def _of_a_node(self, host: str) -> bool:
+        """A live node is registered under this address, or has shown its proof from there."""
+        view = self._view
+        assert view is not None
+        return any(node.host == host for node in view.nodes()) or any(
+            where == host and view.registered(registration, session) is not None
+            for where, registration, session in self._node_hosts.values())
 
 
 class Mutations:
@@ -261,7 +287,7 @@ class Mutations:
             self._bucket.take(partitions, self._rate, now_ms)
             wait_ms = 0 if self._strict else self._bucket.wait_ms(self._rate, now_ms)
         if wait_ms:
-            self._ctx.throttle_ms = max(self._ctx.throttle_ms, wait_ms)
+            self._ctx.throttle(wait_ms)
             if not self._counted:
                 self._counted = True
                 self._quotas._count(CONTROLLER_MUTATION_RATE, wait_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import struct
 from collections import deque
 from collections.abc import Awaitable, Mapping, Sequence
@@ -51,6 +52,10 @@ _CORRELATION: Final = struct.Struct(">i")
 _FLEXIBLE_CORRELATION: Final = struct.Struct(">ib")
 _API_VERSIONS: Final = 18
 _BYTES: Final = (bytes, bytearray, memoryview)
+_ROUNDING_MS: Final = 0.001
+"""The loop's clock counts seconds."""
+_LONGEST_UNPROVEN_MS: Final = 1_000
+"""Most likely a node that registered a moment ago: it comes back on another connection and is known then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ class KafkaServer:
         self._reloads: list[asyncio.Future[None]] = []
         self.complain = Incidents(log, asyncio.get_running_loop().time)
         self.refused = 0
+        table.quotas.changed = self._quotas_changed
         self.stopwatch = (metrics or telemetry.Metrics()).stopwatch
         if metrics is not None:
             self._observe(metrics)
@@ -187,6 +193,10 @@ class KafkaServer:
             session.refuse("principal", str(error))
         return session
 
+    def _quotas_changed(self) -> None:
+        for session in list(self.sessions):
+            session.quotas_changed()
+
     def wait_for_memory(self, session: Session) -> None:
         self._waiting.append(session)
 
@@ -201,7 +211,7 @@ class Session:
 
     __slots__ = (
         "_bytes", "_muted", "_order", "_paused", "_polls", "_quotas", "_server", "_waits", "closed", "connection",
-        "limits", "listener", "node", "principal", "rights",
+        "limits", "listener", "node", "principal", "rights", "unproven",
     )
 
     def __init__(self, server: KafkaServer, connection: FrameConnection, listener: str = PLAINTEXT) -> None:
@@ -212,6 +222,7 @@ class Session:
         """Authentication sets it; a request is judged by the principal at its arrival."""
         self.rights: Rights | None = None
         self.node = False
+        self.unproven = False
         self.limits: ClientLimits | None = None
         self._server = server
         self._quotas = server.table.quotas
@@ -353,22 +364,22 @@ class Session:
     # --- quotas -----------------------------------------------------------------------------------------------
 
     def _charge(self, ctx: RequestContext, size: int) -> None:
-        wait_ms = self._quotas.arrived(ctx, size, self._server.stopwatch() - ctx.began)
-        if wait_ms:
-            ctx.throttle_ms = max(ctx.throttle_ms, wait_ms)
-            self.mute(wait_ms)
+        ctx.throttle(self._quotas.arrived(ctx, size, self._server.stopwatch() - ctx.began))
 
     def _throttled(self, ctx: RequestContext, answer: Any) -> Any:
         """The answer leaves now. Its client is told how long it is not read from now on."""
-        wait_ms = ctx.throttle_ms = max(ctx.throttle_ms, self._quotas.answered(ctx, answer))
-        if not wait_ms:
+        ctx.throttle(self._quotas.answered(ctx, answer))
+        if not ctx.throttled or self._muted is None or answer is None:
             return answer
-        self.mute(wait_ms)
-        return None if answer is None else ctx.api.throttled(max(ctx.api_version, 0), answer, wait_ms)
+        left_ms = math.ceil((self._muted.when() - asyncio.get_running_loop().time()) * 1000 - _ROUNDING_MS)
+        return ctx.api.throttled(max(ctx.api_version, 0), answer, max(1, left_ms))
 
     def mute(self, wait_ms: int) -> None:
         """Reads nothing during these milliseconds, or until an earlier call's time is over."""
         if self.closed:
+            return
+        if self.unproven and wait_ms > _LONGEST_UNPROVEN_MS:
+            self.refuse("proof", "it shows a proof that names no live node, and has exceeded its quota")
             return
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1000
@@ -379,6 +390,12 @@ class Session:
         else:
             self.connection.pause_reading()
         self._muted = loop.call_at(until, self._unmute)
+
+    def quotas_changed(self) -> None:
+        """Each next request is judged by the quotas as they are now. Who waits for one that has changed is read."""
+        if self._muted is not None and self.limits is not None and self._quotas.differ(self.limits):
+            self._muted.cancel()
+            self._unmute()
 
     def _unmute(self) -> None:
         self._muted = None

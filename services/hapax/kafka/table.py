@@ -28,6 +28,7 @@ from hapax.runtime.metrics import SECONDS, Histogram
 from hapax.runtime.ports import Chunk, FrameConnection
 from hapax.runtime.settings import Settings
 from hapax.wire import messages
+from hapax.wire.peer import INTERNAL_WRITE_TAG
 
 DEFERRED: Final = object()
 """Returned by a handler that answers later, through `ctx.respond` or `ctx.fail`."""
@@ -87,6 +88,8 @@ class AnsweringSession(Protocol):
     """What the principal may do, as `needs.rights_of` keeps it."""
     node: bool
     """A node of the cluster has shown its proof here: it is charged nothing."""
+    unproven: bool
+    """A proof was shown here that names no live node, as far as this node knows."""
     limits: ClientLimits | None
     """The quotas of the client, as `Quotas` keeps them."""
 
@@ -98,6 +101,7 @@ class AnsweringSession(Protocol):
     def complete(self, ctx: RequestContext, answer: Answer) -> None: ...
     def release(self, ctx: RequestContext) -> None: ...
     def fail(self, ctx: RequestContext, error: BaseException) -> None: ...
+    def mute(self, wait_ms: int) -> None: ...
 
 
 class RequestContext:
@@ -105,7 +109,7 @@ class RequestContext:
 
     __slots__ = (
         "api", "api_version", "began", "chunks", "client_id", "correlation_id", "done", "held_bytes", "session",
-        "throttle_ms",
+        "throttled", "uncharged",
     )
 
     def __init__(
@@ -119,8 +123,10 @@ class RequestContext:
         self.client_id = client_id
         self.began = began
         self.held_bytes = 0
-        self.throttle_ms = 0
-        """How long the connection is not read after the answer."""
+        self.throttled = False
+        """Its client has exceeded a quota by it: the answer says how long the connection is not read."""
+        self.uncharged = False
+        """Its answer has no records, and is charged nothing."""
         self.chunks: Sequence[Chunk] | None = None
         self.done = False
 
@@ -157,6 +163,12 @@ class RequestContext:
         """Called by an awaitable handler that waits for long, once what it keeps of the request is bounded elsewhere:
         the memory of requests in progress is no longer charged with its frame."""
         self.session.release(self)
+
+    def throttle(self, wait_ms: int) -> None:
+        """The connection is not read for so many milliseconds, which the answer says."""
+        if wait_ms:
+            self.throttled = True
+            self.session.mute(wait_ms)
 
     def fail(self, error: BaseException) -> None:
         """Ends the request after `DEFERRED`, as if the handler had raised `error`."""
@@ -271,8 +283,21 @@ class ApiTable:
     def on(self, row: ApiRow, handler: Handler, *, cancel_on_close: bool = False) -> None:
         """Installs a decoded handler for an API key, behind the row's need."""
         api = self.apis[row.key]
-        api.handler = handler if self.access is None else guarded(self.access, api, handler)
+        handler = handler if self.access is None else guarded(self.access, api, handler)
+        api.handler = self._noticing(handler) if row.need.nodes_pass else handler
         api.raw, api.cancel_on_close = None, cancel_on_close
+
+    def _noticing(self, handler: Handler) -> Handler:
+        """The cluster's own nodes make such calls, some before all others on their connection."""
+
+        def handle(ctx: RequestContext, request: Any) -> Any:
+            if self.quotas.enforced and request is not None:
+                shown = messages.unknown_tag(request, INTERNAL_WRITE_TAG)
+                if shown is not None:
+                    self.quotas.notice_node(ctx, shown)
+            return handler(ctx, request)
+
+        return handle
 
     def on_raw(
         self, row: ApiRow, handler: RawHandler, guard: Callable[[Access], RawHandler] | None = None,

