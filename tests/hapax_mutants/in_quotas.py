@@ -8,6 +8,7 @@ from hapax_mutants.mutant import Mutant, unit
 METERS = unit("core/quota/test_meters.py")
 ENTITIES = unit("core/quota/test_entities.py")
 QUOTAS = unit("kafka/test_quotas.py")
+HISTORIES = unit("kafka/test_quota_histories.py")
 PEER = unit("wire/test_peer.py")
 
 MUTANTS = (
@@ -60,10 +61,70 @@ MUTANTS = (
         (QUOTAS,),
     ),
     Mutant(
-        "changes beyond the quota are made and only delayed", "KIP-599", "kafka/quotas.py",
-        "        refused = self._strict and wait_ms > 0\n",
-        "        refused = False\n",
+        "changes beyond the quota are made and only delayed", "KIP-599", "controller/mutations.py",
+        "            refused.append(bucket.wait_ms(limit.rate, now_ms) > allowed_ms)\n",
+        "            refused.append(False)\n",
         (QUOTAS,),
+    ),
+    Mutant(
+        "older clients change partitions on credit without an end", "KIP-599", "controller/mutations.py",
+        "        allowed_ms = 0 if request.strict else self._most_debt_ms\n",
+        "        allowed_ms = 0 if request.strict else 2**40\n",
+        (HISTORIES,),
+    ),
+    Mutant(
+        "a quota next to 0 ends each connection of its clients", "KIP-546", "core/quota/meter.py",
+        "    return LONGEST_MS if wait_ms >= LONGEST_MS else math.ceil(wait_ms)\n",
+        "    return min(LONGEST_MS, math.ceil(wait_ms))\n",
+        (METERS,),
+    ),
+    Mutant(
+        "an address in two spellings has two quotas", "KIP-612", "core/quota/entities.py",
+        "    return plain_host(text)\n",
+        "    return text\n",
+        (ENTITIES,),
+    ),
+    Mutant(
+        "a quota that was corrected still holds for who waits by the old one", "docs/quotas.md", "kafka/server.py",
+        "            session.quotas_changed()\n",
+        "            pass\n",
+        (HISTORIES,),
+    ),
+    Mutant(
+        "a client is told to wait once more for what its answer took", "KIP-219", "kafka/server.py",
+        "        left_ms = math.ceil((self._muted.when() - asyncio.get_running_loop().time()) * 1000 - _ROUNDING_MS)\n",
+        "        left_ms = 10_000\n        self.mute(left_ms)\n",
+        (HISTORIES,),
+    ),
+    Mutant(
+        "a coordinator that asks before it writes is throttled", "rule 17", "kafka/table.py",
+        "        api.handler = self._noticing(handler) if row.need.nodes_pass else handler\n",
+        "        api.handler = handler\n",
+        (HISTORIES,),
+    ),
+    Mutant(
+        "replication waits for what clients have read", "rule 17", "kafka/api/fetch.py",
+        "    if request.replica_id >= 0:\n        ctx.uncharged = True\n        return request\n",
+        "",
+        (HISTORIES,),
+    ),
+    Mutant(
+        "a node that has just registered waits as long as its principal's clients", "rule 17", "kafka/server.py",
+        "        if self.unproven and wait_ms > _LONGEST_UNPROVEN_MS:\n",
+        "        if False:\n",
+        (HISTORIES,),
+    ),
+    Mutant(
+        "made-up addresses give up clients' meters", "docs/quotas.md", "kafka/quotas.py",
+        "        meter = self._connections.of(",
+        "        meter = self._rates.of(",
+        (HISTORIES,),
+    ),
+    Mutant(
+        "of two changes of a quota at the same time one is refused", "KIP-546", "controller/quotas.py",
+        "        async with self._turn:\n            return await self._alter(request)\n",
+        "        return await self._alter(request)\n",
+        (HISTORIES,),
     ),
     Mutant(
         "the nodes' own connections are throttled", "rule 17", "kafka/quotas.py",

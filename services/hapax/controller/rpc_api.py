@@ -8,6 +8,7 @@ from typing import Final
 
 from hapax.controller.acls import Acls
 from hapax.controller.group_configs import GroupConfigs
+from hapax.controller.mutations import Mutations
 from hapax.controller.quotas import Quotas
 from hapax.controller.reassignments import Reassignments
 from hapax.controller.scram_credentials import ScramCredentials
@@ -25,7 +26,8 @@ PUBLIC: Final = "/hapax.v1.ClusterAdmin/"
 class RpcApi:
     def __init__(
         self, topics: Topics, group_configs: GroupConfigs, acls: Acls, scram: ScramCredentials, quotas: Quotas,
-        reassignments: Reassignments, view: ClusterView, planned_unclean: Callable[[PartitionView], None],
+        mutations: Mutations, reassignments: Reassignments, view: ClusterView,
+        planned_unclean: Callable[[PartitionView], None],
     ) -> None:
         """`planned_unclean` is called for each partition that got, or may have got, a leader that may lack acknowledged
         records."""
@@ -34,6 +36,7 @@ class RpcApi:
         self._acls = acls
         self._scram = scram
         self._quotas = quotas
+        self._mutations = mutations
         self._reassignments = reassignments
         self._view = view
         self._planned_unclean = planned_unclean
@@ -45,6 +48,7 @@ class RpcApi:
             INTERNAL + "AlterScramCredentials": decoding(
                 controller_pb2.AlterScramCredentialsRequest, self._alter_scram_credentials),
             INTERNAL + "AlterQuotas": decoding(controller_pb2.AlterQuotasRequest, self._alter_quotas),
+            INTERNAL + "TakeMutations": decoding(controller_pb2.TakeMutationsRequest, self._take_mutations),
             **{INTERNAL + name: handler for name, handler in self._calls().items()},
         }
 
@@ -91,6 +95,9 @@ class RpcApi:
 
     async def _alter_quotas(self, request: controller_pb2.AlterQuotasRequest) -> bytes:
         return (await self._quotas.alter(request)).SerializeToString()
+
+    async def _take_mutations(self, request: controller_pb2.TakeMutationsRequest) -> bytes:
+        return self._mutations.take(request).SerializeToString()
 
     async def _alter_reassignments(self, request: pb.AlterReassignmentsRequest) -> bytes:
         return (await self._reassignments.alter(request)).SerializeToString()

@@ -27,6 +27,7 @@ from hapax.controller.metrics import (
     TOPICS,
     UNCLEAN_ELECTIONS,
 )
+from hapax.controller.mutations import Mutations
 from hapax.controller.plan import Plan, plan
 from hapax.controller.presence import Presence
 from hapax.controller.quotas import Quotas
@@ -102,6 +103,7 @@ class ControllerService:
         self._acls = Acls(ports.metadata, view, self._fence)
         self._scram = ScramCredentials(ports.metadata, view, ports.random, self._fence)
         self._quotas = Quotas(ports.metadata, view, self._fence)
+        self._mutations = Mutations(view, settings, self._fence)
         self._presence = Presence(
             ports.network, view, ports.random, settings, self._revoke, self._concerns, self._judged)
         self._reassignments = Reassignments(ports.metadata, view, ports.clock, self._fence)
@@ -152,8 +154,8 @@ class ControllerService:
 
     async def serve(self, identity: str, http_address: str) -> None:
         api = RpcApi(
-            self._topics, self._group_configs, self._acls, self._scram, self._quotas, self._reassignments, self.view,
-            self._unclean_elections.planned)
+            self._topics, self._group_configs, self._acls, self._scram, self._quotas, self._mutations,
+            self._reassignments, self.view, self._unclean_elections.planned)
         await self._node.serve(
             api.handlers(), api.public_handlers(), self.ready, identity, http_address, self._on_lost)
         self.view.on_change(self._changed)

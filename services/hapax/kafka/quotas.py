@@ -6,16 +6,17 @@ be read. Each connection of a client is judged at its own next request. Where no
 all that a request looks at.
 
 What is charged: Produce the bytes of its request, Fetch those of its answer, every request the time of the event loop
-between its arrival and the end of its handler's first part, CreateTopics, DeleteTopics and CreatePartitions the
-partitions that they change. The cluster's own nodes, which prove themselves, are charged nothing.
+between its arrival and the end of its handler's first part. CreateTopics, DeleteTopics and CreatePartitions are charged
+the partitions that they change, by the acting controller. The cluster's own nodes, which prove themselves, are charged
+nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hapax.core.access.principals import Principal
 from hapax.core.errors import ErrorCode, Refusal
@@ -30,9 +31,10 @@ from hapax.core.quota.entities import (
     REQUEST_PERCENTAGE,
 )
 from hapax.core.quota.index import Limit
-from hapax.core.quota.meter import Meter, TokenBucket, Windows
+from hapax.core.quota.meter import Meter, Windows
 from hapax.core.quota.meters import Meters, Owner
 from hapax.core.types import NodeId, RegistrationEpoch
+from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Chunk
 from hapax.runtime.settings import Settings
@@ -60,7 +62,7 @@ class ClientLimits:
         self.principal = principal
         self.client_id = client_id
         self.user = principal.partition(":")[2]
-        self.meters: dict[str, tuple[Meter | TokenBucket, Limit] | None] = {}
+        self.meters: dict[str, tuple[Meter, Limit] | None] = {}
         """By key; None: there is no limit."""
 
 
@@ -87,11 +89,7 @@ class Quotas:
         self._rates: Meters[Meter] = Meters(Meter, self._windows, most, most_names)
         self._connections: Meters[Meter] = Meters(Meter, self._windows, most, most_names)
         """By address, of which anybody may have any number."""
-        self._mutations: Meters[TokenBucket] = Meters(
-            TokenBucket,
-            Windows(settings.controller_quota_window_num, settings.controller_quota_window_size_seconds * 1000),
-            most, most_names)
-        self._all: tuple[Meters[Any], ...] = (self._rates, self._connections, self._mutations)
+        self._all = self._rates, self._connections
         if view is not None:
             self._time = asyncio.get_running_loop().time
             view.quotas.swapped = self._swapped
@@ -155,17 +153,17 @@ class Quotas:
         meter, limit = found
         wait_ms = meter.wait_ms(limit.rate, self._now_ms())
         if wait_ms:
-            self._count(CONSUMER_BYTE_RATE, wait_ms)
+            self.count(CONSUMER_BYTE_RATE, wait_ms)
             ctx.throttle(wait_ms)
             ctx.uncharged = True
         return wait_ms, max(1, int(limit.rate * self._windows.full_s))
 
-    def mutations(self, ctx: RequestContext, strict: bool) -> Mutations | None:
-        """For a call that changes partitions. `strict`: what exceeds the quota is refused. None: there is no limit."""
+    def limited(self, ctx: RequestContext, key: str) -> tuple[str, str] | None:
+        """The user and client id of a client who has a quota of this key; None: it has none."""
         if not self.enforced or ctx.session.node:
             return None
-        found = self._meter(self._limits_of(ctx), CONTROLLER_MUTATION_RATE)
-        return None if found is None else Mutations(self, ctx, found[0], found[1].rate, strict)
+        limits = self._limits_of(ctx)
+        return None if self._limit(limits, key) is None else (limits.user, _named(limits.client_id))
 
     def notice_node(self, ctx: RequestContext, proof: bytes) -> None:
         """The request shows a proof: from a node of the cluster, the connection is charged nothing from now on."""
@@ -201,16 +199,14 @@ class Quotas:
 
     def _limit(self, limits: ClientLimits, key: str) -> Limit | None:
         assert self._view is not None
-        client_id = (limits.client_id or "")[: LONGEST_NAME + 1]  # no quota names a longer one
-        return self._view.quotas.index.limit(key, limits.user, client_id)
+        return self._view.quotas.index.limit(key, limits.user, _named(limits.client_id))
 
-    def _found(self, limits: ClientLimits, key: str) -> tuple[Meter | TokenBucket, Limit] | None:
+    def _found(self, limits: ClientLimits, key: str) -> tuple[Meter, Limit] | None:
         limit = self._limit(limits, key)
         if limit is None:
             return None
-        meters: Meters[Any] = self._mutations if key == CONTROLLER_MUTATION_RATE else self._rates
         owner = Owner(key, limit.user, limit.client_id)
-        return meters.of(owner, self._now_ms(), limits.user if limit.by_default else None), limit
+        return self._rates.of(owner, self._now_ms(), limits.user if limit.by_default else None), limit
 
     def _charge(self, limits: ClientLimits, key: str, amount: float, now_ms: int, longest_ms: int | None = None) -> int:
         found = self._meter(limits, key)
@@ -222,10 +218,11 @@ class Quotas:
         if longest_ms is not None:
             wait_ms = min(wait_ms, longest_ms)
         if wait_ms:
-            self._count(key, wait_ms)
+            self.count(key, wait_ms)
         return wait_ms
 
-    def _count(self, key: str, wait_ms: int) -> None:
+    def count(self, key: str, wait_ms: int) -> None:
+        """One request, or connection, was told to wait."""
         self.throttled[key] += 1
         self.throttled_ms[key] += wait_ms
 
@@ -254,7 +251,7 @@ class Quotas:
         if wait_ms > LONGEST_ACCEPT_MS:
             meter.add(-1, now_ms)  # what is refused does not make the others wait
         if wait_ms:
-            self._count(CONNECTION_CREATION_RATE, min(wait_ms, LONGEST_ACCEPT_MS))
+            self.count(CONNECTION_CREATION_RATE, min(wait_ms, LONGEST_ACCEPT_MS))
         return wait_ms
 
     def _of_a_node(self, host: str) -> bool:
@@ -267,38 +264,45 @@ class Quotas:
 
 
 class Mutations:
-    """The partitions that one call changes."""
+    """What a client changes, charged by the acting controller to one quota for all nodes."""
 
-    def __init__(self, quotas: Quotas, ctx: RequestContext, bucket: TokenBucket, rate: float, strict: bool) -> None:
+    def __init__(self, quotas: Quotas, administration: Administration) -> None:
         self._quotas = quotas
-        self._ctx = ctx
-        self._bucket = bucket
-        self._rate = rate
-        self._strict = strict
-        self._counted = False
+        self._administration = administration
 
-    def take(self, partitions: int) -> None:
-        """Raises Refusal (THROTTLING_QUOTA_EXCEEDED) where the quota is exceeded already and the client knows that
-        error. To others the answer says how long to wait."""
-        now_ms = self._quotas._now_ms()
-        wait_ms = self._bucket.wait_ms(self._rate, now_ms)
-        refused = self._strict and wait_ms > 0
-        if not refused:
-            self._bucket.take(partitions, self._rate, now_ms)
-            wait_ms = 0 if self._strict else self._bucket.wait_ms(self._rate, now_ms)
-        if wait_ms:
-            self._ctx.throttle(wait_ms)
-            if not self._counted:
-                self._counted = True
-                self._quotas._count(CONTROLLER_MUTATION_RATE, wait_ms)
-        if refused:
-            raise Refusal(
-                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                f"the quota {CONTROLLER_MUTATION_RATE} of {self._rate:g} is exceeded; wait {wait_ms} ms")
+    async def refused(
+        self, ctx: RequestContext, partitions: Mapping[_Change, int], timeout_ms: int, *, strict: bool,
+        waits: bool = True,
+    ) -> dict[_Change, Refusal]:
+        """Changes that must not be made, and why. `partitions`: how many each makes or deletes. `strict`: the client
+        knows THROTTLING_QUOTA_EXCEEDED, by which everything is refused while it owes something. Others are served
+        then, unless they owe too much. `waits`: the answer says how long."""
+        if not partitions:
+            return {}
+        client = self._quotas.limited(ctx, CONTROLLER_MUTATION_RATE)
+        if client is None:
+            return {}
+        try:
+            answer = await self._administration.take_mutations(*client, strict, list(partitions.values()), timeout_ms)
+        except Refusal as away:
+            return dict.fromkeys(partitions, away)
+        if answer.wait_ms:
+            self._quotas.count(CONTROLLER_MUTATION_RATE, answer.wait_ms)
+            if waits:
+                ctx.throttle(answer.wait_ms)
+        exceeded = Refusal(
+            ErrorCode.THROTTLING_QUOTA_EXCEEDED if strict else ErrorCode.POLICY_VIOLATION,
+            f"the quota {CONTROLLER_MUTATION_RATE} of {answer.rate:g} is exceeded; wait {answer.wait_ms} ms")
+        return {change: exceeded for change, refused in zip(partitions, answer.refused, strict=True) if refused}
 
 
+_Change = TypeVar("_Change", bound=Hashable)
 _UNKNOWN: Final[Any] = object()
 METERED: Final = (*CLIENT_KEYS, CONNECTION_CREATION_RATE)
+
+
+def _named(client_id: str | None) -> str:
+    return (client_id or "")[: LONGEST_NAME + 1]  # no quota names a longer one
 
 
 def _size(chunks: Sequence[Chunk]) -> int:

@@ -35,6 +35,7 @@ _Request: TypeAlias = (
     pb.CreateTopicsRequest | pb.DeleteTopicsRequest | pb.CreatePartitionsRequest | pb.AlterTopicConfigsRequest
     | pb.AlterGroupConfigsRequest | pb.AlterReassignmentsRequest | pb.ElectLeadersRequest | pb.SetReplicationRequest
     | controller_pb2.AlterAclsRequest | controller_pb2.AlterScramCredentialsRequest | controller_pb2.AlterQuotasRequest
+    | controller_pb2.TakeMutationsRequest
 )
 
 
@@ -140,6 +141,20 @@ class Administration:
         answer = await self._call("AlterQuotas", request, controller_pb2.AlterQuotasResponse, timeout_ms)
         await self._visible(lambda view: view.revision >= answer.revision)
         return list(answer.results)
+
+    async def take_mutations(
+        self, user: str, client_id: str, strict: bool, partitions: Sequence[int], timeout_ms: int
+    ) -> controller_pb2.TakeMutationsResponse:
+        """Charges a client the partitions of each change that it is about to make."""
+        request = controller_pb2.TakeMutationsRequest(
+            user=user, client_id=client_id, strict=strict, partitions=partitions)
+        try:
+            answer = await self._call("TakeMutations", request, controller_pb2.TakeMutationsResponse, timeout_ms)
+        except Refusal as refusal:  # nothing was changed: REQUEST_TIMED_OUT would say that it may have been
+            raise Refusal(ErrorCode.NOT_CONTROLLER, refusal.reason) from None
+        if answer.error:
+            raise Refusal(ErrorCode(answer.error), answer.reason)
+        return answer
 
     async def alter_reassignments(
         self, moves: Sequence[pb.Reassignment], timeout_ms: int, keep_replication_factor: bool = False

@@ -16,7 +16,7 @@ from hapax.runtime.cluster import NodeView
 from hapax.wire import messages
 from hapax.wire.internal_writes import encode_list_ends, proof
 from unit.control_world import ControlWorld, run
-from unit.kafka.test_node_apis import cluster
+from unit.kafka.test_node_apis import AnsweringNode, cluster, creatable, create
 from unit.kafka.test_quotas import (
     MeteredNode,
     Reader,
@@ -223,6 +223,54 @@ def test_a_flood_of_addresses_gives_up_no_client_s_meter() -> None:
         assert written(node, second).throttle_time_ms >= told > 30_000
 
     metered(scenario, quota_meters_max=16)
+
+
+# --- changes of partitions --------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_asks_another_node_has_the_same_quota_of_changes() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        second = await AnsweringNode(world).start()
+        await alter(node, entry({USER: "ANONYMOUS"}, controller_mutation_rate=1.0))
+        await second.view.wait_for(lambda view: len(view.quotas.index), 60)
+        assert (await create(node, creatable("a", 15)))["a"].error_code == 0
+        refused = (await create(second, creatable("b", 1)))["b"]
+        assert refused.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED and refused.error_message
+        await asyncio.sleep(6)
+        assert (await create(second, creatable("b", 1)))["b"].error_code == 0
+
+    run(scenario)
+
+
+def test_an_older_client_is_not_served_on_credit_without_an_end() -> None:
+    """It could make another connection for each call."""
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        await alter(node, entry({USER: "ANONYMOUS"}, controller_mutation_rate=1.0))
+        codes = []
+        for name, size in (("a", 15), ("b", 5), ("c", 100), ("d", 1), ("e", 1)):
+            answer = await node.ask(
+                "CreateTopics", 5, topics=[creatable(name, size)], timeout_ms=5000, validate_only=False)
+            codes.append(answer.topics[0].error_code)
+            assert answer.throttle_time_ms > 0
+        assert codes == [0, 0, 0, ErrorCode.POLICY_VIOLATION, ErrorCode.POLICY_VIOLATION]
+        assert node.view.topic("c") is not None and node.view.topic("d") is None
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("rate", [1e-320, 1.7e308])
+def test_a_quota_of_changes_next_to_nothing_or_of_everything(rate: float) -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node = await cluster(world)
+        await alter(node, entry({USER: "ANONYMOUS"}, controller_mutation_rate=rate, request_percentage=rate))
+        assert (await create(node, creatable("a", 1)))["a"].error_code == 0
+        refused = (await create(node, creatable("b", 1)))["b"].error_code
+        assert refused == (ErrorCode.THROTTLING_QUOTA_EXCEEDED if rate < 1 else 0)
+        assert node.closed_for is None
+
+    run(scenario)
 
 
 # --- the store --------------------------------------------------------------------------------------------------------

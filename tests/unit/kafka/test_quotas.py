@@ -196,15 +196,16 @@ def test_topics_made_at_first_use_count_too() -> None:
         node = await cluster(world)
         await alter(node, entry({USER: None}, controller_mutation_rate=0.01))
         topic = messages.MetadataRequest.MetadataRequestTopic
-        throttled = []
-        for name in ("a", "b"):
+        codes = []
+        for name in ("a", "b", "a"):
             answer = await node.ask("Metadata", 12, topics=[topic(name=name, topic_id=None)],
                                     allow_auto_topic_creation=True)
-            throttled.append(answer.throttle_time_ms > 0)
-            assert answer.brokers
-        assert throttled == [True, True]
-        kept = await node.ask("Metadata", 12, topics=[], allow_auto_topic_creation=False)
-        assert kept.throttle_time_ms == 0
+            codes.append(answer.topics[0].error_code)
+            assert answer.brokers and answer.throttle_time_ms == 0 and node.reading, "it may write and read meanwhile"
+        assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0]
+        await asyncio.sleep(100)
+        answer = await node.ask("Metadata", 12, topics=[topic(name="b", topic_id=None)], allow_auto_topic_creation=True)
+        assert answer.topics[0].error_code == 0
 
     run(scenario)
 

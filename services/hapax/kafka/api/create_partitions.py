@@ -10,7 +10,7 @@ from hapax.core.cluster.topics import check_assignment, check_partition_count
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.kafka.context import NodeContext
 from hapax.kafka.needs import each
-from hapax.kafka.quotas import Quotas
+from hapax.kafka.quotas import Mutations
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import ClusterView
@@ -25,28 +25,32 @@ _REFUSED_BY_QUOTA_FROM: Final = 3
 
 
 class CreatePartitionsApi:
-    def __init__(self, view: ClusterView, administration: Administration, quotas: Quotas) -> None:
+    def __init__(self, view: ClusterView, administration: Administration, mutations: Mutations) -> None:
         self._view = view
         self._administration = administration
-        self._quotas = quotas
+        self._mutations = mutations
 
     async def handle(self, ctx: RequestContext, request: Any) -> Any:
         count = Counter(topic.name for topic in request.topics)
         results: dict[str, Any] = {}
         totals: dict[str, int] = {}
         assignments: dict[str, list[list[int]]] = {}
-        mutations = self._quotas.mutations(ctx, ctx.api_version >= _REFUSED_BY_QUOTA_FROM)
+        added: dict[str, int] = {}
         for topic in request.topics:
             try:
-                added = self._check(topic, count[topic.name])
-                if mutations is not None and not request.validate_only:
-                    mutations.take(added)
+                added[topic.name] = self._check(topic, count[topic.name])
             except Refusal as refusal:
                 results[topic.name] = _result(topic.name, refusal.code, refusal.reason)
             else:
                 totals[topic.name] = topic.count
                 if topic.assignments:
                     assignments[topic.name] = [list(entry.broker_ids) for entry in topic.assignments]
+        charged = {} if request.validate_only else added
+        strict = ctx.api_version >= _REFUSED_BY_QUOTA_FROM
+        for name, exceeded in (await self._mutations.refused(ctx, charged, request.timeout_ms, strict=strict)).items():
+            del totals[name]
+            assignments.pop(name, None)
+            results[name] = _result(name, exceeded.code, exceeded.reason)
         if totals:
             try:
                 answers = await self._administration.create_partitions(
@@ -83,7 +87,8 @@ def _result(name: str, code: ErrorCode, reason: str) -> Any:
 
 
 def register(table: ApiTable, node: NodeContext) -> None:
-    table.on(ROW, CreatePartitionsApi(node.view, node.administration, table.quotas).handle)
+    mutations = Mutations(table.quotas, node.administration)
+    table.on(ROW, CreatePartitionsApi(node.view, node.administration, mutations).handle)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:

@@ -20,7 +20,7 @@ from hapax.core.cluster.topics import (
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.kafka.context import NodeContext
 from hapax.kafka.needs import Asking, Need, Outcome, Passing, each
-from hapax.kafka.quotas import Quotas
+from hapax.kafka.quotas import Mutations
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime.administration import Administration
@@ -42,27 +42,29 @@ _DYNAMIC_TOPIC_CONFIG: Final = 1
 
 class CreateTopicsApi:
     def __init__(
-        self, view: ClusterView, administration: Administration, quotas: Quotas, default_partitions: int
+        self, view: ClusterView, administration: Administration, mutations: Mutations, default_partitions: int
     ) -> None:
         self._view = view
         self._administration = administration
-        self._quotas = quotas
+        self._mutations = mutations
         self._default_partitions = default_partitions
 
     async def handle(self, ctx: RequestContext, request: Any) -> Any:
         count = Counter(topic.name for topic in request.topics)
         specs: dict[str, pb.TopicSpec] = {}
         results: dict[str, Any] = {}
-        mutations = self._quotas.mutations(ctx, ctx.api_version >= _REFUSED_BY_QUOTA_FROM)
         for topic in request.topics:
             try:
-                spec = self._spec(topic, count[topic.name])
-                if mutations is not None and not request.validate_only and self._view.topic(topic.name) is None:
-                    mutations.take(self._new_partitions(spec))
-                specs[topic.name] = spec
+                specs[topic.name] = self._spec(topic, count[topic.name])
             except Refusal as refusal:
                 specs.pop(topic.name, None)
                 results[topic.name] = _refused(topic.name, refusal.code, refusal.reason)
+        new = {} if request.validate_only else {
+            name: self._new_partitions(spec) for name, spec in specs.items() if self._view.topic(name) is None}
+        strict = ctx.api_version >= _REFUSED_BY_QUOTA_FROM
+        for name, exceeded in (await self._mutations.refused(ctx, new, request.timeout_ms, strict=strict)).items():
+            del specs[name]
+            results[name] = _refused(name, exceeded.code, exceeded.reason)
         if specs:
             try:
                 answers = await self._administration.create_topics(
@@ -135,7 +137,8 @@ def _refused(name: str, code: ErrorCode, reason: str) -> Any:
 
 def register(table: ApiTable, node: NodeContext) -> None:
     table.on(ROW, CreateTopicsApi(
-        node.view, node.administration, table.quotas, node.settings.num_partitions).handle)
+        node.view, node.administration, Mutations(table.quotas, node.administration),
+        node.settings.num_partitions).handle)
 
 
 def _check(asking: Asking) -> Outcome:

@@ -12,7 +12,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import TopicId
 from hapax.kafka.context import NodeContext
 from hapax.kafka.needs import Asking, Need, Outcome, Passing, Refused, name_or_id, own_name, split
-from hapax.kafka.quotas import Quotas
+from hapax.kafka.quotas import Mutations
 from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
 from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import ClusterView
@@ -36,11 +36,11 @@ class _Wanted(NamedTuple):
 
 
 class DeleteTopicsApi:
-    def __init__(self, view: ClusterView, administration: Administration, enabled: bool, quotas: Quotas) -> None:
+    def __init__(self, view: ClusterView, administration: Administration, enabled: bool, mutations: Mutations) -> None:
         self._view = view
         self._administration = administration
         self._enabled = enabled
-        self._quotas = quotas
+        self._mutations = mutations
 
     async def handle(self, ctx: RequestContext, request: Any) -> Any:
         if ctx.api_version >= _IDS_FROM:
@@ -60,18 +60,18 @@ class DeleteTopicsApi:
             del found[entry]
             results[entry] = _result(
                 entry.name, entry.topic_id, ErrorCode.INVALID_REQUEST, "the request names this topic by id and by name")
-        mutations = self._quotas.mutations(ctx, ctx.api_version >= _REFUSED_BY_QUOTA_FROM)
-        for entry, topic_id in list(found.items()) if mutations is not None else ():
-            assert mutations is not None
-            topic = self._view.topic_by_id(topic_id)
-            try:
-                mutations.take(1 if topic is None else topic.partitions)
-            except Refusal as refusal:
-                del found[entry]
-                results[entry] = _result(entry.name, entry.topic_id, refusal.code, refusal.reason)
+        strict = ctx.api_version >= _REFUSED_BY_QUOTA_FROM
+        sizes = {entry: self._partitions(topic_id) for entry, topic_id in found.items()}
+        for entry, exceeded in (await self._mutations.refused(ctx, sizes, request.timeout_ms, strict=strict)).items():
+            del found[entry]
+            results[entry] = _result(entry.name, entry.topic_id, exceeded.code, exceeded.reason)
         if found:
             results |= await self._delete(found, request.timeout_ms)
         return DeleteTopicsResponse(throttle_time_ms=0, responses=[results[entry] for entry in count])
+
+    def _partitions(self, topic_id: TopicId) -> int:
+        topic = self._view.topic_by_id(topic_id)
+        return 1 if topic is None else topic.partitions
 
     def _check(self, entry: _Wanted, occurrences: int) -> TopicId:
         """Returns the id of a topic that may be deleted. Raises Refusal."""
@@ -118,7 +118,8 @@ def _result(name: str | None, topic_id: uuid.UUID | None, code: ErrorCode, reaso
 
 def register(table: ApiTable, node: NodeContext) -> None:
     enabled = node.settings.delete_topic_enable
-    table.on(ROW, DeleteTopicsApi(node.view, node.administration, enabled, table.quotas).handle)
+    mutations = Mutations(table.quotas, node.administration)
+    table.on(ROW, DeleteTopicsApi(node.view, node.administration, enabled, mutations).handle)
 
 
 def _check(asking: Asking, request: Any) -> Outcome:

@@ -23,7 +23,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, TopicId
 from hapax.kafka.context import NodeContext
 from hapax.kafka.needs import Asking, Need, checked_by_guard
-from hapax.kafka.quotas import Quotas
+from hapax.kafka.quotas import Mutations
 from hapax.kafka.table import ApiRow, ApiTable, RawHandler, RequestContext, Role
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime import supervision
@@ -60,14 +60,14 @@ class MetadataApi:
     """Answers from the node's image of the cluster. Calls the controller only to create topics."""
 
     def __init__(
-        self, node_id: NodeId, view: ClusterView, administration: Administration, auto_create: bool, quotas: Quotas,
-        default_partitions: int,
+        self, node_id: NodeId, view: ClusterView, administration: Administration, auto_create: bool,
+        mutations: Mutations, default_partitions: int,
     ) -> None:
         self._node_id = node_id
         self._view = view
         self._administration = administration
         self._auto_create = auto_create
-        self._quotas = quotas
+        self._mutations = mutations
         self._default_partitions = default_partitions
         self._creating: dict[str, asyncio.Task[dict[str, ErrorCode]]] = {}
         self._answers: dict[tuple[int, str, bytes, Rights | None], tuple[bytes, ...]] = {}
@@ -123,10 +123,13 @@ class MetadataApi:
         self, ctx: RequestContext, request: Any, rights: Rights | None, missing: list[str],
         refused: dict[str, ErrorCode], hidden: list[Any],
     ) -> tuple[bytes, ...]:
-        mutations = self._quotas.mutations(ctx, strict=False)
-        if mutations is not None:
-            mutations.take(self._default_partitions * len(missing))
-        refused |= await self._create(missing)
+        """Topics beyond the client's quota are not made, as if they were not to be. Its connection, by which it may
+        write and read, is not held up for them."""
+        fresh = [name for name in missing if name not in self._creating]
+        exceeding = await self._mutations.refused(
+            ctx, dict.fromkeys(fresh, self._default_partitions), AUTO_CREATE_TIMEOUT_MS, strict=True, waits=False)
+        refused |= dict.fromkeys(exceeding, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        refused |= await self._create([name for name in missing if name not in exceeding])
         response = self._response(ctx, request, rights, [
             *(self._topic(entry, refused, ctx.api_version) for entry in request.topics), *hidden])
         return (bytes(response.encode(version=ctx.api_version)),)
@@ -296,5 +299,6 @@ def client_nodes(view: ClusterView) -> list[Any]:
 def register(table: ApiTable, node: NodeContext) -> None:
     auto_create = node.settings.auto_create_topics_enable
     api = MetadataApi(
-        node.node_id, node.view, node.administration, auto_create, table.quotas, node.settings.num_partitions)
+        node.node_id, node.view, node.administration, auto_create, Mutations(table.quotas, node.administration),
+        node.settings.num_partitions)
     table.on_raw(ROW, api.handle, api.guard)

@@ -174,3 +174,29 @@ class AlterQuotasResponse(_message.Message):
     results: _containers.RepeatedCompositeFieldContainer[QuotaResult]
     revision: int
     def __init__(self, results: _Optional[_Iterable[_Union[QuotaResult, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class TakeMutationsRequest(_message.Message):
+    __slots__ = ("user", "client_id", "strict", "partitions")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    STRICT_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    client_id: str
+    strict: bool
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, user: _Optional[str] = ..., client_id: _Optional[str] = ..., strict: _Optional[bool] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TakeMutationsResponse(_message.Message):
+    __slots__ = ("error", "reason", "refused", "wait_ms", "rate")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    reason: str
+    refused: _containers.RepeatedScalarFieldContainer[bool]
+    wait_ms: int
+    rate: float
+    def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., refused: _Optional[_Iterable[bool]] = ..., wait_ms: _Optional[int] = ..., rate: _Optional[float] = ...) -> None: ...
