@@ -9,6 +9,7 @@ METERS = unit("core/quota/test_meters.py")
 ENTITIES = unit("core/quota/test_entities.py")
 QUOTAS = unit("kafka/test_quotas.py")
 HISTORIES = unit("kafka/test_quota_histories.py")
+LOGINS = unit("kafka/test_quotas_and_logins.py")
 PEER = unit("wire/test_peer.py")
 
 MUTANTS = (
@@ -113,6 +114,30 @@ MUTANTS = (
         "        if self.unproven and wait_ms > _LONGEST_UNPROVEN_MS:\n",
         "        if False:\n",
         (HISTORIES,),
+    ),
+    Mutant(
+        "a password that is checked lets a throttled connection be read", "KIP-219", "kafka/server.py",
+        "        if not (self._paused or self._muted is not None or self._held_back or self.closed):\n",
+        "        if not (self._paused or self._held_back or self.closed):\n",
+        (LOGINS,),
+    ),
+    Mutant(
+        "a quota's time that is over lets a connection be read amid its login", "KIP-368", "kafka/server.py",
+        "        if not (self._paused or self._muted is not None or self._held_back or self.closed):\n",
+        "        if not (self._paused or self._muted is not None or self.closed):\n",
+        (LOGINS,),
+    ),
+    Mutant(
+        "who waits for his turn to connect has no time left to log in", "KIP-612", "kafka/sasl_session.py",
+        "        if self._timer is not None:  # it can log in only after that\n",
+        "        if False:\n",
+        (LOGINS,),
+    ),
+    Mutant(
+        "logins that fail use up what others need to log in", "KIP-124", "kafka/quotas.py",
+        "        if ctx.session.node or ctx.api.key in _UNCHARGED:\n",
+        "        if ctx.session.node or ctx.api.key == 18:\n",
+        (LOGINS,),
     ),
     Mutant(
         "made-up addresses give up clients' meters", "docs/quotas.md", "kafka/quotas.py",

@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 
 _PRODUCE: Final = 0
 _FETCH: Final = 1
-_API_VERSIONS: Final = 18
+_UNCHARGED: Final = frozenset({17, 18, 36})
+"""SaslHandshake, ApiVersions and SaslAuthenticate: what everybody may send before it is known who it is. Logins have
+bounds of their own."""
 _BYTES: Final = (bytes, bytearray, memoryview)
 LONGEST_ACCEPT_MS: Final = 10_000
 """A connection that would have to wait longer is closed at once: waiting ones occupy the listener."""
@@ -126,7 +128,7 @@ class Quotas:
     def arrived(self, ctx: RequestContext, size: int, seconds: float) -> int:
         """Charges a request whose handler has been called. How long its connection is not read, in milliseconds.
         `size`: bytes of its frame; `seconds`: how long it has kept the event loop busy."""
-        if ctx.session.node or ctx.api.key == _API_VERSIONS:
+        if ctx.session.node or ctx.api.key in _UNCHARGED:
             return 0
         limits = self._limits_of(ctx)
         now_ms = self._now_ms()

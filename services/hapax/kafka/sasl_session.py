@@ -202,16 +202,20 @@ class SaslSession(Session):
                 return self._concluded(await work())
             finally:
                 self.working = False
-                if not self._paused and self._leaving_after is None:
-                    self.connection.resume_reading()
+                self._read_on()
 
         self._check = supervision.judged(answer())
         return self._check
 
-    def _pause(self, on: bool) -> None:
-        self._paused = on
-        if not self.working and self._leaving_after is None:
-            super()._pause(on)
+    @property
+    def _held_back(self) -> bool:
+        return self.working or self._leaving_after is not None
+
+    def mute(self, wait_ms: int) -> None:
+        super().mute(wait_ms)
+        if self._timer is not None:  # it can log in only after that
+            self._timer.cancel()
+            self._timer = self._loop.call_later((wait_ms + self._sasl.login_timeout_ms) / 1000, self._late)
 
     def _raw_token(self, token: bytes) -> None:
         answer = self.authenticate(token)

@@ -399,8 +399,16 @@ class Session:
 
     def _unmute(self) -> None:
         self._muted = None
-        if not self._paused and not self.closed:
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not (self._paused or self._muted is not None or self._held_back or self.closed):
             self.connection.resume_reading()
+
+    @property
+    def _held_back(self) -> bool:
+        """Whether nothing is read from the client, whatever memory and quotas allow."""
+        return False
 
     # --- memory -----------------------------------------------------------------------------------------------
 
@@ -449,8 +457,8 @@ class Session:
         self._paused = on
         if on:
             self.connection.pause_reading()
-        elif self._muted is None:
-            self.connection.resume_reading()
+        else:
+            self._read_on()
 
     # --- the connection ---------------------------------------------------------------------------------------
 
