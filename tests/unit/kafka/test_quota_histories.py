@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from hapax.controller import quotas as controller_quotas
 from hapax.core.errors import ErrorCode
 from hapax.core.quota.entities import CLIENT_ID, IP, USER
 from hapax.core.types import NodeId
 from hapax.kafka.api import fetch, list_offsets, produce
 from hapax.kafka.table import DEFERRED, RequestContext
-from hapax.runtime.cluster import NodeView
+from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.runtime.cluster import ClusterView, NodeView
+from hapax.runtime.ports import Compare
 from hapax.wire import messages
 from hapax.wire.internal_writes import encode_list_ends, proof
-from unit.control_world import ControlWorld, run
+from unit.control_world import KEYS, ControlWorld, run
 from unit.kafka.test_node_apis import AnsweringNode, cluster, creatable, create
 from unit.kafka.test_quotas import (
     MeteredNode,
     Reader,
     Writer,
     alter,
-    described,
     entry,
     metered,
     read,
@@ -276,16 +279,36 @@ def test_a_quota_of_changes_next_to_nothing_or_of_everything(rate: float) -> Non
 # --- the store --------------------------------------------------------------------------------------------------------
 
 
+class SlowStore:
+    """Each write takes a tenth of a second."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    async def txn(self, *arguments: Any) -> Any:
+        await asyncio.sleep(0.1)
+        return await self._store.txn(*arguments)
+
+
 def test_changes_of_one_entity_at_the_same_time_all_take_effect() -> None:
     async def scenario(world: ControlWorld) -> None:
-        node = await cluster(world)
+        ports = world.ports(world.process("controller"))
+        view = ClusterView(ports.metadata, "test", ports.random)
+        await view.start()
+        quotas = controller_quotas.Quotas(
+            SlowStore(ports.metadata), view,  # type: ignore[arg-type]
+            lambda: Compare(KEYS.controller, "create_revision", 0))
         keys = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
-        results = await asyncio.gather(*(alter(node, entry({USER: "alice"}, **{key: 5.0})) for key in keys))
-        assert [result.error_code for (result,) in results] == [ErrorCode.NONE] * 4
-        assert await described(node) == {((USER, "alice"),): dict.fromkeys(keys, 5.0)}
-        await alter(node, entry({USER: "alice"}, **dict.fromkeys(keys, None)))
-        assert await described(node) == {}
+
+        async def change(key: str, value: float | None) -> int:
+            answer = await quotas.alter(pb.AlterQuotasRequest(entries=[pb.EntityQuotas(
+                entity=[pb.QuotaEntityPart(type=USER, name="alice")], changes=[pb.QuotaChange(key=key, value=value)])]))
+            return answer.results[0].error
+
+        assert await asyncio.gather(*(change(key, 5.0) for key in keys)) == [0] * 4
+        assert view.quotas.index.entities == {((USER, "alice"),): dict.fromkeys(keys, 5.0)}
+        assert await asyncio.gather(change(keys[0], None), change(keys[1], 7.0)) == [0, 0]
+        assert view.quotas.index.entities == {((USER, "alice"),): {keys[1]: 7.0, keys[2]: 5.0, keys[3]: 5.0}}
+        await view.close()
 
     run(scenario)
-
-
