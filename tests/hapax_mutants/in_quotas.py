@@ -140,6 +140,18 @@ MUTANTS = (
         (LOGINS,),
     ),
     Mutant(
+        "what a handler does after it has waited costs its client nothing", "KIP-124", "kafka/quotas.py",
+        "            spent(stopwatch() - began)\n",
+        "            pass\n",
+        (QUOTAS,),
+    ),
+    Mutant(
+        "a topic that is made at first use holds up its client's records", "KIP-599", "kafka/quotas.py",
+        "            if waits:\n                ctx.throttle(answer.wait_ms)\n",
+        "            ctx.throttle(answer.wait_ms)\n",
+        (QUOTAS,),
+    ),
+    Mutant(
         "made-up addresses give up clients' meters", "docs/quotas.md", "kafka/quotas.py",
         "        meter = self._connections.of(",
         "        meter = self._rates.of(",

@@ -6,16 +6,18 @@ be read. Each connection of a client is judged at its own next request. Where no
 all that a request looks at.
 
 What is charged: Produce the bytes of its request, Fetch those of its answer, every request the time of the event loop
-between its arrival and the end of its handler's first part. CreateTopics, DeleteTopics and CreatePartitions are charged
-the partitions that they change, by the acting controller. The cluster's own nodes, which prove themselves, are charged
-nothing.
+while it is handled and its answer is encoded; not what partitions and groups do later on its behalf. CreateTopics,
+DeleteTopics and CreatePartitions are charged the partitions that they change, by the acting controller. The cluster's
+own nodes, which prove themselves, are charged nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Mapping, Sequence
+from functools import partial
+from types import coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hapax.core.access.principals import Principal
@@ -74,6 +76,8 @@ class Quotas:
     def __init__(self, settings: Settings, view: ClusterView | None = None) -> None:
         """`view` None: no quota ever holds."""
         self.enforced = False
+        self.times = False
+        """Some client has a quota of time."""
         self._limits_connections = False
         self.throttled: Counter[str] = Counter()
         """Key -> requests (or connections) that were told to wait."""
@@ -102,6 +106,7 @@ class Quotas:
         index = self._view.quotas.index
         self._limits_connections = index.limits_connections
         self.enforced = bool(index)
+        self.times = REQUEST_PERCENTAGE in index.keys()  # noqa: SIM118  # it is no mapping
         self._serial += 1
         if not index:
             for meters in self._all:
@@ -137,6 +142,24 @@ class Quotas:
             wait_ms = self._charge(limits, PRODUCER_BYTE_RATE, size, now_ms)
         busy_ms = self._charge(limits, REQUEST_PERCENTAGE, seconds * 100, now_ms, self._windows.size_ms)
         return max(wait_ms, busy_ms)
+
+    def spent(self, ctx: RequestContext, seconds: float) -> None:
+        """Charges time for a request that has been answered, or goes on: the client's next request is judged by it."""
+        if ctx.session.node or ctx.api.key in _UNCHARGED:
+            return
+        found = self._meter(self._limits_of(ctx), REQUEST_PERCENTAGE)
+        if found is not None:
+            found[0].add(seconds * 100, self._now_ms())
+
+    def timed(self, ctx: RequestContext, work: Awaitable[Any], stopwatch: Callable[[], float]) -> Awaitable[Any]:
+        """The work; each of its steps is charged."""
+        if not isinstance(work, Coroutine) or self._meter(self._limits_of(ctx), REQUEST_PERCENTAGE) is None:
+            return work
+
+        async def steps() -> Any:
+            return await _stepped(work, stopwatch, lambda seconds: self.spent(ctx, seconds))
+
+        return steps()
 
     def answered(self, ctx: RequestContext, answer: Any) -> int:
         """Charges a Fetch the bytes that it is about to be sent."""
@@ -301,6 +324,26 @@ class Mutations:
 _Change = TypeVar("_Change", bound=Hashable)
 _UNKNOWN: Final[Any] = object()
 METERED: Final = (*CLIENT_KEYS, CONNECTION_CREATION_RATE)
+
+
+@coroutine
+def _stepped(
+    work: Coroutine[Any, Any, Any], stopwatch: Callable[[], float], spent: Callable[[float], None]
+) -> Generator[Any, Any, Any]:
+    """Awaits the work. `spent` gets the seconds of each step: between two waits it keeps the event loop busy."""
+    step: Callable[[], Any] = partial(work.send, None)
+    while True:
+        began = stopwatch()
+        try:
+            waits_for = step()
+        except StopIteration as done:
+            return done.value
+        finally:
+            spent(stopwatch() - began)
+        try:
+            step = partial(work.send, (yield waits_for))
+        except BaseException as error:  # also of a task that is cancelled: the work decides
+            step = partial(work.throw, error)
 
 
 def _named(client_id: str | None) -> str:

@@ -290,7 +290,7 @@ class Session:
             self.complete(ctx, answer)
         else:
             self._hold(ctx, size)
-            self._await(ctx, answer)
+            self._await(ctx, self._quotas.timed(ctx, answer, self._server.stopwatch) if self._quotas.times else answer)
 
     def _await(self, ctx: RequestContext, answer: Awaitable[Any]) -> None:
         future = supervision.judged(answer)
@@ -325,7 +325,7 @@ class Session:
         try:
             if self._quotas.enforced:
                 answer = self._throttled(ctx, answer)
-            chunks = None if answer is None else _encode(ctx, answer)
+            chunks = None if answer is None else (_encode if not self._quotas.times else self._encoded)(ctx, answer)
         except Exception as error:
             self.fail(ctx, error)
             return
@@ -373,6 +373,12 @@ class Session:
             return answer
         left_ms = math.ceil((self._muted.when() - asyncio.get_running_loop().time()) * 1000 - _ROUNDING_MS)
         return ctx.api.throttled(max(ctx.api_version, 0), answer, max(1, left_ms))
+
+    def _encoded(self, ctx: RequestContext, answer: Any) -> Sequence[Chunk]:
+        began = self._server.stopwatch()
+        chunks = _encode(ctx, answer)
+        self._quotas.spent(ctx, self._server.stopwatch() - began)
+        return chunks
 
     def mute(self, wait_ms: int) -> None:
         """Reads nothing during these milliseconds, or until an earlier call's time is over."""
