@@ -9,6 +9,7 @@ METERS = unit("core/quota/test_meters.py")
 ENTITIES = unit("core/quota/test_entities.py")
 QUOTAS = unit("kafka/test_quotas.py")
 HISTORIES = unit("kafka/test_quota_histories.py")
+TIME = unit("kafka/test_quotas_of_time.py")
 LOGINS = unit("kafka/test_quotas_and_logins.py")
 PEER = unit("wire/test_peer.py")
 
@@ -143,7 +144,7 @@ MUTANTS = (
         "what a handler does after it has waited costs its client nothing", "KIP-124", "kafka/quotas.py",
         "            spent(stopwatch() - began)\n",
         "            pass\n",
-        (QUOTAS,),
+        (TIME,),
     ),
     Mutant(
         "a topic that is made at first use holds up its client's records", "KIP-599", "kafka/quotas.py",

@@ -165,7 +165,7 @@ class RequestContext:
         self.session.release(self)
 
     def throttle(self, wait_ms: int) -> None:
-        """The connection is not read for so many milliseconds, which the answer says."""
+        """The connection is not read for these milliseconds, which the answer says."""
         if wait_ms:
             self.throttled = True
             self.session.mute(wait_ms)
