@@ -136,8 +136,8 @@ MUTANTS = (
     ),
     Mutant(
         "logins that fail use up what others need to log in", "KIP-124", "kafka/quotas.py",
-        "        if ctx.session.node or ctx.api.key in _UNCHARGED:\n",
-        "        if ctx.session.node or ctx.api.key == 18:\n",
+        "frozenset({17, 18, 36})\n",
+        "frozenset({18})\n",
         (LOGINS,),
     ),
     Mutant(
