@@ -13,6 +13,7 @@ from hapax.codec.metadata import Role
 from hapax.runtime.node_ids import FIRST_NODE_ID
 from hapax.runtime.ports import MetadataUnavailable, Ports
 from hapax.runtime.settings import load
+from hapax_sim import logins
 from hapax_sim.clock import SimClock
 from hapax_sim.disk import PowerLossDisk
 from hapax_sim.loop import SimLoop, SimProcess
@@ -96,9 +97,11 @@ class SimCluster:
 
     def __init__(
         self, loop: SimLoop, seed: int, *, brokers: int = 1, coordinators: int = 2, controllers: int = 1,
-        replication: int = 1, settings: tuple[str, ...] = (),
+        replication: int = 1, settings: tuple[str, ...] = (), with_logins: bool = False,
     ) -> None:  # fmt: skip
         self.loop = loop
+        self.with_logins = with_logins
+        """Clients use a listener where they must log in."""
         self.rng = random.Random(seed)
         self.world = World(loop, random.Random(self.rng.random()))
         self.store = MetadataModel()
@@ -108,6 +111,8 @@ class SimCluster:
         )
         self.replication = replication
         self.settings = SETTINGS + (internal if replication > 1 else ()) + settings
+        if with_logins:
+            self.settings += logins.NODE_SETTINGS
         self.nodes: dict[str, SimNode] = {}
         self.restart_after_s = (0.2, 3.0)
         roles: list[tuple[Role, int]] = [("pid", 1), ("controller", controllers), ("broker", brokers)]
@@ -148,7 +153,7 @@ class SimCluster:
         settings = load(
             [
                 f"node.id={FIRST_NODE_ID[node.role] + node.number}",
-                f"listeners=PLAINTEXT://sim:{kafka_port}",
+                f"listeners={logins.listeners(kafka_port) if self.with_logins else f'PLAINTEXT://sim:{kafka_port}'}",
                 "rpc.listen=sim:0",
                 *self.settings,
                 *node.settings,

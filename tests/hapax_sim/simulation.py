@@ -25,6 +25,7 @@ from hapax_sim.judgement import judge
 from hapax_sim.loop import CURRENT, Deadlock, Runaway, SimLoop
 from hapax_sim.observe import Served
 from hapax_sim.parts import PARTS
+from hapax_sim.parts.part import Part
 from hapax_sim.workload import Workload
 
 
@@ -52,6 +53,8 @@ class Scene:
     """Whether the programs of `clients` run in addition to those of the parts."""
     parts: tuple[str, ...] = ()
     """Further programs, each with its own topics and verdict: names of `hapax_sim.parts.PARTS`."""
+    with_logins: bool = False
+    """Clients log in: see `hapax_sim.logins`."""
     far: bool = False
     """Compacted logs begin near 2^31 and 2^32: see `hapax_sim.far`."""
 
@@ -101,6 +104,7 @@ def simulate(seed: int, scene: Scene, *, listener: Callable[[str], None] | None 
     began = time.process_time()
     failed_before, corrected_before = supervision.FAILURES.copy(), CORRECTIONS.copy()
     served = Served()
+    parts = [PARTS[name]() for name in scene.parts]
     hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
     logging.getLogger("asyncio").disabled = True
     thresholds = gc.get_threshold()
@@ -114,8 +118,14 @@ def simulate(seed: int, scene: Scene, *, listener: Callable[[str], None] | None 
         services.setLevel(logging.INFO)
     propagates, services.propagate = services.propagate, False
     try:
-        with served.watching(), far_offsets(seed) if scene.far else contextlib.nullcontext():
-            loop.run_until_complete(_history(loop, scene, result, served))
+        with contextlib.ExitStack() as watching:
+            watching.enter_context(served.watching())
+            if scene.far:
+                watching.enter_context(far_offsets(seed))
+            for part in parts:
+                if hasattr(part, "watching"):
+                    watching.enter_context(part.watching())
+            loop.run_until_complete(_history(loop, scene, result, served, parts))
     except (Deadlock, Runaway) as error:
         result.anomalies.append(f"{type(error).__name__.lower()}: {error}")
     finally:
@@ -159,11 +169,12 @@ async def _scrubbed(cluster: SimCluster) -> None:
     await cluster.wait_until(whole, "nothing is damaged any more, and everything is in sync")
 
 
-async def _history(loop: SimLoop, scene: Scene, result: Result, served: Served) -> None:
+async def _history(loop: SimLoop, scene: Scene, result: Result, served: Served, parts: list[Part]) -> None:
     seeds = random.Random(result.seed)
     cluster = SimCluster(
         loop, seeds.randrange(1 << 60), brokers=scene.brokers, coordinators=scene.coordinators,
         controllers=scene.controllers, replication=scene.replication, settings=scene.settings,
+        with_logins=scene.with_logins,
     )  # fmt: skip
     if scene.timer_error_ms:
         loop.skew_timers(seeds.randrange(1 << 60), scene.timer_error_ms / 1000)
@@ -172,7 +183,7 @@ async def _history(loop: SimLoop, scene: Scene, result: Result, served: Served) 
     workload = Workload(
         cluster, seeds.randrange(1 << 60), appenders=scene.appenders, pause_s=scene.pause_s,
         replication=scene.replication, spreaders=scene.spreaders, rate=scene.rate, programs=scene.programs,
-        parts=[PARTS[name]() for name in scene.parts],
+        parts=parts,
     )  # fmt: skip
     await workload.create_topics()
     workload.start()

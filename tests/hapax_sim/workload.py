@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterable, Sequence
 
 from hapax.client import Admin, Consumer, HapaxError, NewTopic, RetriableError, TopicPartition
+from hapax_sim import logins
 from hapax_sim.clients import (
     APPENDS,
     COPIES,
@@ -105,12 +106,16 @@ class Workload:
         self.done: dict[str, bool] = dict.fromkeys(self.programs, False)
 
     def settings(self, **more: str) -> dict[str, str]:
-        nodes = self.cluster.nodes.values()
-        servers = ",".join(f"sim:{9000 + n.number}" for n in nodes if n.role == "broker")
+        with_logins = self.cluster.with_logins
         return {
-            "bootstrap.servers": servers,
+            "bootstrap.servers": self._servers(logins.PORT_OFFSET if with_logins else 0),
             "request.timeout.ms": "3000",
+            **(logins.CLIENT_SETTINGS if with_logins else {}),
         } | {name.replace("__", "."): value for name, value in more.items()}
+
+    def _servers(self, port_offset: int = 0) -> str:
+        nodes = self.cluster.nodes.values()
+        return ",".join(f"sim:{9000 + n.number + port_offset}" for n in nodes if n.role == "broker")
 
     # --- life of the client processes
 
@@ -118,6 +123,8 @@ class Workload:
         process = SimProcess("admin")
 
         async def create() -> None:
+            if self.cluster.with_logins:
+                await logins.create_user(self._servers(), self.cluster.ports(process, self.rng))
             async with Admin(self.settings(), ports=self.cluster.ports(process, self.rng)) as admin:
                 wanted = [NewTopic(name, count, self.replication) for name, count in PARTITIONS.items()]
                 for part in self.parts:

@@ -11,6 +11,7 @@ import asyncio
 import base64
 import inspect
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -32,6 +33,7 @@ from hapax.core.sasl.client import (
 from hapax.core.sasl.exchange import OAUTHBEARER, PLAIN, SHOWS_SECRETS
 from hapax.core.sasl.scram_keys import ScramMechanism
 from hapax.runtime import supervision
+from hapax.runtime.aside import aside
 from hapax.wire.peer import PeerError, PeerLoginRefused
 
 SASL_PLAINTEXT: Final = "SASL_PLAINTEXT"
@@ -128,7 +130,7 @@ class PasswordLogin(ClientLogin):
         assert isinstance(exchange, ScramClient)
         keys = self._keys.get(work)
         if keys is None:
-            keys = await asyncio.to_thread(work.outcome, self._password)
+            keys = await aside(partial(work.outcome, self._password))
             while len(self._keys) >= _KEYS_KNOWN:
                 del self._keys[next(iter(self._keys))]
             self._keys[work] = keys

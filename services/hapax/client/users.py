@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
+from functools import partial
 from typing import Final, NamedTuple
 
 from hapax.client.connected import Connected
@@ -11,6 +11,7 @@ from hapax.client.errors import SettingsError, from_code
 from hapax.core.errors import ErrorCode
 from hapax.core.sasl.client import password_fault
 from hapax.core.sasl.scram_keys import ScramMechanism, salted_password
+from hapax.runtime.aside import aside
 from hapax.wire import messages
 from hapax.wire.peer import Peer, PeerError
 
@@ -89,8 +90,8 @@ class UserAdmin(Connected):
             if fault := password_fault(change.user, change.password):
                 raise SettingsError(fault)
             salt = change.salt or self._salt()
-            salted = await asyncio.to_thread(
-                salted_password, change.mechanism, change.password, salt, change.iterations)
+            salted = await aside(partial(
+                salted_password, change.mechanism, change.password, salt, change.iterations))
             upsertions.append(Message.ScramCredentialUpsertion(
                 name=change.user, mechanism=int(change.mechanism), iterations=change.iterations, salt=salt,
                 salted_password=salted))

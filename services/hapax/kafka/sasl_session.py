@@ -263,7 +263,10 @@ class SaslSession(Session):
         self._release_credential()
         if success.credential is not None:
             if not self._sasl.admit(self, success.name, success.credential):
-                return Failure("the credential was removed or replaced")
+                # The same password may be right (it was set again, with another salt), so this is no failure, which
+                # would end a client's transactions. Without an answer, clients connect again, and that login decides.
+                self.refuse("login", "the credential was removed or replaced during the login")
+                return LoginAnswer(ErrorCode.SASL_AUTHENTICATION_FAILED, None)
             self._credential = success.name, success.credential
         now = self._loop.time()
         self.principal = principal

@@ -14,6 +14,7 @@ from hapax_sim.parts.part import Part
 from hapax_sim.parts.positions import Positions
 from hapax_sim.parts.prepared import Prepared
 from hapax_sim.parts.remade import Remade
+from hapax_sim.parts.renewals import Renewals
 from hapax_sim.parts.rest import Rest
 from hapax_sim.parts.tasks import Tasks
 from hapax_sim.parts.weak import Weak
@@ -27,6 +28,7 @@ PARTS: Final[Mapping[str, Callable[[], Part]]] = {
     "positions": Positions,
     "prepared": Prepared,
     "remade": Remade,
+    "renewals": Renewals,
     "rest": Rest,
     "tasks": Tasks,
     "weak": Weak,

@@ -19,7 +19,7 @@ class Part(Protocol):
     loses none of it.
 
     A part may have `lasting`: names of programs that end by themselves after the workload has stopped. They start again
-    after an error even then."""
+    after an error even then. It may have `watching`: a context in which the whole simulation runs."""
 
     topics: Mapping[str, PartTopic]
 
