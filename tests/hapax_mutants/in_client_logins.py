@@ -87,13 +87,29 @@ MUTANTS = (
     ),
     Mutant(
         "a client's login is renewed amid other requests", "KIP-368", "wire/peer.py",
-        "if self._held or self._release is not None or self._login_is_due():",
-        "if self._release is not None or (self._login_is_due() and self._renewal is None):",
+        "return self._renew_at == _AT_ONCE or self._loop.time() >= self._ends_at",
+        "return self._loop.time() >= self._ends_at and self._renew_at > _AT_ONCE",
         _CONNECTION,
     ),
     Mutant(
         "a client's login is never renewed", "KIP-368", "wire/peer.py",
         "return self._login is not None and self._loop.time() >= self._renew_at", "return False",
+        _CONNECTION,
+    ),
+    Mutant(
+        "a client's connection ends because a credential cannot be had for a moment", "KIP-368", "wire/peer.py",
+        "                if self._loop.time() >= self._ends_at:\n                    raise\n", "                raise\n",
+        _CONNECTION,
+    ),
+    Mutant(
+        "a client's requests wait while a credential is fetched", "KIP-368", "wire/peer.py",
+        "return self._renew_at == _AT_ONCE or self._loop.time() >= self._ends_at", "return True",
+        _CONNECTION,
+    ),
+    Mutant(
+        "a client's session seems to last longer than it does", "KIP-368", "wire/peer.py",
+        "        self._ends_at = self._said_at + lifetime_ms",
+        "        self._ends_at = self._logged_in_at + lifetime_ms",
         _CONNECTION,
     ),
     Mutant(

@@ -8,8 +8,9 @@ Used by the client, by the coordinator's log writer and by the event log. Three 
 * A failed request may or may not have taken effect. Only the caller knows how to find out.
 
 With a login (SASL), the connection serves no request before it, and the login is renewed before the session ends
-(KIP-368), when a request is to be sent: that request and later ones wait until the server has answered what is in
-flight and then the login. A connection without requests is left alone; servers accept a login after a session's end.
+(KIP-368), once a request is sent. Requests go on while a credential is fetched; from the handshake on they wait until
+the server has answered what is in flight and then the login. A credential that cannot be had is asked for again as
+long as the session lasts. A connection without requests is left alone; servers accept a login after a session's end.
 
 An answer with a `throttle_time_ms` says how long the peer does not read this connection (KIP-219). Requests wait here
 that long, and time-outs are longer by it. A login may have to be renewed before they are sent then.
@@ -49,6 +50,8 @@ _NEVER: Final = float("inf")
 _AT_ONCE: Final = float("-inf")
 _LEAST_BETWEEN_LOGINS_S: Final = 1.05
 """Servers refuse another login within a second."""
+_ASKED_AGAIN_S: Final = 1.0
+"""Pause before a credential that could not be had is asked for again."""
 _CORRELATION = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 
@@ -155,8 +158,12 @@ class Peer:
         self._login: Login | None = None
         self._login_timeout = 0.0
         self._logged_in_at = 0.0
+        self._said_at = 0.0
+        """When the newest message of a login was sent."""
         self._renew_at = _NEVER
-        """When the login must be renewed before the next request, on the loop's clock."""
+        """A request that is sent then or later renews the login. On the loop's clock, as the next one."""
+        self._ends_at = _NEVER
+        """The session is over: the server takes nothing but a login."""
         self._renewal: asyncio.Task[None] | None = None
         self._throttled_until = 0.0
         self._release: asyncio.TimerHandle | None = None  # at that time
@@ -244,8 +251,10 @@ class Peer:
             raise PeerLoginRefused(f"{self.address}: {error}", ErrorCode.UNSUPPORTED_SASL_MECHANISM) from None
         except ServerDistrusted as error:
             raise PeerDistrusted(f"{self.address}: the login cannot be trusted: {error}") from None
-        self._logged_in_at = now = self._loop.time()
-        self._renew_at = now + login.renew_after_s(lifetime_ms) if lifetime_ms > 0 else _NEVER
+        self._logged_in_at = self._loop.time()
+        # The server's count begins before its answer arrives. When exactly is unknown, but not before it was asked.
+        self._renew_at = self._said_at + login.renew_after_s(lifetime_ms) if lifetime_ms > 0 else _NEVER
+        self._ends_at = self._said_at + lifetime_ms / 1000 if lifetime_ms > 0 else _NEVER
 
     async def call_now(self, request: ApiMessage) -> Any:
         """A request of the login itself. Answers come in order, so it may take as long as what is in flight."""
@@ -253,7 +262,7 @@ class Peer:
         version = self.capabilities.pick(kind, at_least=1)
         if self.closed_because is not None:
             raise PeerClosed(f"{self.address}: connection is closed: {self.closed_because}")
-        now = self._loop.time()
+        self._said_at = now = self._loop.time()
         until = max(now, self._throttled_until, *(each.timer.when() for each in self._pending))
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._transmit(
@@ -263,19 +272,31 @@ class Peer:
     def _login_is_due(self) -> bool:
         return self._login is not None and self._loop.time() >= self._renew_at
 
-    def _begin_renewal(self) -> None:
-        self._renew_at = _AT_ONCE
-        self._renewal = supervision.once(
-            self._renew(), "client-login", self.address, expected=(PeerError, PeerUnsupported))
+    def _waits_for_login(self) -> bool:
+        """Whether requests wait for the login at the moment. Begins its renewal where that is due."""
+        if not self._login_is_due():
+            return False
+        if self._renewal is None:
+            self._renewal = supervision.once(
+                self._renew(), "client-login", self.address, expected=(PeerError, PeerUnsupported))
+        return self._renew_at == _AT_ONCE or self._loop.time() >= self._ends_at
 
     async def _renew(self) -> None:
         login = self._login
         assert login is not None
         try:
-            exchange = await login.exchange()
+            try:
+                exchange = await login.exchange()
+            except PeerError:
+                if self._loop.time() >= self._ends_at:
+                    raise
+                self._renew_at = min(self._loop.time() + _ASKED_AGAIN_S, self._ends_at)
+                self._renewal = None
+                return
             wait_s = self._logged_in_at + _LEAST_BETWEEN_LOGINS_S - self._loop.time()
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
+            self._renew_at = _AT_ONCE
             await self._log_in(login, exchange)
         except Exception as error:  # whatever it is: requests wait for this
             self._renewal = None
@@ -285,7 +306,8 @@ class Peer:
                 self._connection.drop()
             raise
         self._renewal = None
-        self._send_held()
+        if self._release is None:
+            self._flush()  # even if this session is so short that it is over: else nothing would ever be sent
 
     # --- requests ---------------------------------------------------------------------------------------------
 
@@ -364,11 +386,10 @@ class Peer:
 
     def _send_held(self) -> None:
         """Sends what waits, unless it has to wait on: a login may have become due while the peer did not read."""
-        if not self._held or self._release is not None or self._renewal is not None:
-            return
-        if self._login_is_due():
-            self._begin_renewal()
-            return
+        if self._held and self._release is None and not self._waits_for_login():
+            self._flush()
+
+    def _flush(self) -> None:
         held, self._held = self._held, deque()
         for each in held:
             self._transmit(*each)

@@ -24,6 +24,7 @@ from hapax.wire.messages import (
     SaslHandshakeResponse,
 )
 from hapax.wire.peer import Peer, PeerClosed, PeerDistrusted, PeerError, PeerLoginRefused, PeerTimeout
+from unit.control_world import ControlWorld, run
 
 SHA_256 = ScramMechanism.SCRAM_SHA_256
 ALICE = credential_of(SHA_256, b"salt", salted_password(SHA_256, "secret", b"salt", 4096), 4096)
@@ -39,9 +40,15 @@ class Known:
         self.password = password
         self.exchanges = 0
         self.failure: Exception | None = None
+        self.gate: asyncio.Event | None = None
+        """A credential is to be had once it is set."""
+        self.asked = 0
         self.renewed_after_s = 1000.0
 
     async def exchange(self) -> ClientExchange:
+        self.asked += 1
+        if self.gate is not None:
+            await self.gate.wait()
         if self.failure is not None:
             raise self.failure
         self.exchanges += 1
@@ -71,6 +78,7 @@ class Server:
         self.dropped = False
         self.handler: FrameHandler
         self.lifetime_ms = 0
+        self.delay_s = 0.0
         self.handshake = 0
         self.code = 0
         self.text = ""
@@ -96,7 +104,7 @@ class Server:
             self.waiting.append((key, correlation_id))
             return
         body, tagged = self.answer(key, version, frame)
-        asyncio.get_running_loop().call_soon(self.deliver, correlation_id, body, tagged)
+        asyncio.get_running_loop().call_later(self.delay_s, self.deliver, correlation_id, body, tagged)
 
     def answer(self, key: int, version: int, frame: bytes) -> tuple[bytes, bool]:
         if key == 18:
@@ -252,6 +260,12 @@ async def due(server: Server, **more: Any) -> tuple[Peer, Known]:
 
 
 def make_due(peer: Peer) -> None:
+    """The session is over."""
+    peer._renew_at = peer._ends_at = 0.0
+
+
+def make_due_soon(peer: Peer) -> None:
+    """The session goes on for a while."""
     peer._renew_at = 0.0
 
 
@@ -374,6 +388,87 @@ async def test_unanswered_records_that_wait_count_as_unsent() -> None:
     server.deliver(correlation_id, *server.answer(17, 1, b""))
     await drained
     assert peer.unsent_bytes() == 0 and server.heard[-1] == "produce"
+
+
+@pytest.mark.usefixtures("unhurried")
+async def test_requests_go_on_while_a_credential_is_fetched() -> None:
+    """An issuer of tokens may take its time, or its answer may never come."""
+    server = Server()
+    peer, login = await due(server)
+    login.gate = asyncio.Event()
+    make_due_soon(peer)
+    asked = [peer.submit(MetadataRequest(topics=[]), version=12) for _ in range(3)]
+    await asyncio.sleep(0)
+    asked.append(peer.submit(MetadataRequest(topics=[]), version=12))
+    assert server.heard == ["metadata"] * 4 and login.exchanges == 1
+    for each in asked:
+        server.answer_metadata()
+        assert (await each).cluster_id == "c"
+    server.silent = frozenset({3, 17})
+    login.gate.set()
+    await server.hears("handshake")
+    waiting = peer.submit(MetadataRequest(topics=[]), version=12)
+    assert server.heard == ["metadata"] * 4 + ["handshake"] and peer.in_flight == 2 and not waiting.done()
+    peer.close()
+
+
+@pytest.mark.usefixtures("unhurried")
+async def test_a_credential_that_cannot_be_had_is_asked_for_again_while_the_session_lasts() -> None:
+    server = Server()
+    peer, login = await due(server)
+    make_due_soon(peer)
+    login.failure = PeerError("no token")
+    for _ in range(3):
+        asked = peer.submit(MetadataRequest(topics=[]), version=12)
+        await asyncio.sleep(0)
+        server.answer_metadata()
+        assert (await asked).cluster_id == "c"
+    assert login.asked == 2, "once for the connection, once now"
+    pause = peer._renew_at - asyncio.get_running_loop().time()
+    assert 0.5 < pause <= 1.0 and not peer.closed
+    login.failure = None
+    make_due_soon(peer)
+    peer.submit(MetadataRequest(topics=[]), version=12)
+    server.silent = frozenset()
+    server.heard.clear()
+    await server.hears("handshake")
+    peer.close()
+
+
+def test_a_session_lasts_from_when_its_login_was_sent() -> None:
+    """The server's answer may take a while. Counted from its arrival, the session would seem to last longer than it
+    does, and the server would close the connection amid requests."""
+    async def body(world: ControlWorld) -> None:
+        server, login = Server(), Known()
+        server.lifetime_ms, server.delay_s = 10_000, 3.0
+        login.renewed_after_s = 9.0
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        peer = await connected(server, login)
+        assert loop.time() - began >= 12
+        assert peer._renew_at == pytest.approx(began + 18) and peer._ends_at == pytest.approx(began + 19)
+
+    run(body)
+
+
+@pytest.mark.parametrize("lifetime_ms", [1, 2**63 - 1])
+def test_sessions_of_any_length(lifetime_ms: int) -> None:
+    """One that is over when its answer arrives lets each request wait for one login."""
+    async def body(world: ControlWorld) -> None:
+        server, login = Server(), Known()
+        server.lifetime_ms, server.delay_s = lifetime_ms, 0.01
+        login.renewed_after_s = lifetime_ms / 1000 * 0.9
+        peer = await connected(server, login)
+        for _ in range(3):
+            asked = peer.submit(MetadataRequest(topics=[]), version=12)
+            async with asyncio.timeout(5):
+                await server.hears("metadata")
+            server.answer_metadata()
+            assert (await asked).cluster_id == "c"
+            server.heard.clear()
+        assert login.exchanges == (4 if lifetime_ms == 1 else 1)
+
+    run(body)
 
 
 async def test_two_logins_are_a_second_apart() -> None:
