@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from hapax.client.consumer import Consumer
     from hapax.client.coordination import ConsumerGroup, OffsetAndMetadata
+    from hapax.client.credentials import OAuthToken
     from hapax.client.errors import (
         AbortableError,
         AuthenticationError,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
         WrongState,
     )
     from hapax.client.leases import Lease, LeaseInfo, Leases, Progress
-    from hapax.client.login import OAuthToken
     from hapax.client.multiwriter import Joined, MultiWriter, Winner, Writer
     from hapax.client.producer import Committed, PreparedTransaction, Producer, StartFrom
     from hapax.client.records import DeliveryReport, Record
@@ -103,12 +103,12 @@ _MODULES = {
     ),
     "hapax.client.consumer": ("Consumer",),
     "hapax.client.coordination": ("ConsumerGroup", "OffsetAndMetadata"),
+    "hapax.client.credentials": ("OAuthToken",),
     "hapax.client.errors": (
         "AbortableError", "AuthenticationError", "FatalError", "FencedError", "HapaxError", "MembershipLostError",
         "NotHapaxError", "RetriableError", "SaslAuthenticationFailed", "SettingsError", "WrongState",
     ),
     "hapax.client.leases": ("Lease", "LeaseInfo", "Leases", "Progress"),
-    "hapax.client.login": ("OAuthToken",),
     "hapax.client.multiwriter": ("Joined", "MultiWriter", "Winner", "Writer"),
     "hapax.client.producer": ("Committed", "PreparedTransaction", "Producer", "StartFrom"),
     "hapax.client.records": ("DeliveryReport", "Record"),

@@ -18,6 +18,7 @@ from hapax.client.errors import (
     HapaxError,
     NotHapaxError,
     RetriableError,
+    SaslAuthenticationFailed,
     WrongState,
     connection_failed,
     from_code,
@@ -25,7 +26,7 @@ from hapax.client.errors import (
     is_retriable,
 )
 from hapax.client.liveness import Liveness
-from hapax.client.login import login_of
+from hapax.client.login import is_of_credential, login_of
 from hapax.client.metadata import CoordinatorKind, Leader, Purpose, Topic
 from hapax.client.security import certificates_of
 from hapax.client.settings import Options
@@ -80,6 +81,10 @@ def _id_in(answer: Any) -> Any:
     return None if answer.error_code else answer.topic_id
 
 
+def _told_again(error: SaslAuthenticationFailed) -> SaslAuthenticationFailed:
+    return SaslAuthenticationFailed(error.message, code=error.code)
+
+
 class ClusterClient:
     def __init__(self, options: Options, ports: ClientPorts, *, auto_create: bool = False) -> None:
         self.options = options
@@ -101,6 +106,8 @@ class ClusterClient:
         """Called after each metadata request with the partitions that have new leaders."""
         self._tls = certificates_of(options)
         self._login = login_of(options, ports)
+        self._shut_out: SaslAuthenticationFailed | None = None
+        """No node lets this client in, each because of how it is set up."""
         self._auto_create = auto_create
         self._interesting: dict[str, None] = {}
         self._moved: dict[TopicPartition, None] = {}
@@ -151,6 +158,8 @@ class ClusterClient:
             ending.append(self._addresses)
         if self._metadata_peer is not None:
             self._metadata_peer.close()
+        if self._login is not None:
+            self._login.close()
         try:
             await asyncio.gather(*ending, return_exceptions=True)
         finally:
@@ -188,6 +197,8 @@ class ClusterClient:
                 raise from_code(code, f"topic {name!r}")
             if self._login is not None:
                 self._login.check()
+            if self._shut_out is not None:
+                raise _told_again(self._shut_out)
             left = deadline - self.now()
             if left <= 0:
                 code = code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -387,16 +398,25 @@ class ClusterClient:
         known = sorted(known[start:] + known[:start], key=late.__contains__)  # those that lag behind come last
         candidates = dict.fromkeys(known + list(self.options["bootstrap.servers"]))
         distrusted = 0
+        refusals: list[SaslAuthenticationFailed] = []
         for host, port in candidates:
             try:
                 peer = await self._connect(host, port, at_most_ms)
                 if self._metadata_peer is not None:
                     self._metadata_peer.close()
-                self._metadata_peer = peer
+                self._metadata_peer, self._shut_out = peer, None
                 return await peer.call(request(), timeout_ms=timeout_ms)
             except PeerError as error:
                 reasons.append(str(error))
                 distrusted += isinstance(error, PeerDistrusted)
+            except SaslAuthenticationFailed as error:
+                if is_of_credential(error.code):
+                    raise
+                reasons.append(error.message)  # others may be set up to let this client in
+                refusals.append(error)
+        self._shut_out = refusals[0] if refusals and distrusted + len(refusals) == len(candidates) else None
+        if self._shut_out is not None:
+            raise _told_again(self._shut_out)
         if distrusted == len(candidates):
             raise AuthenticationError("no node is to be trusted: " + "; ".join(reasons[-3:]))
         raise connection_failed("no node answers: " + "; ".join(reasons[-3:]))
@@ -411,30 +431,18 @@ class ClusterClient:
             timeout_ms = min(timeout_ms, at_most_ms)
         if self._tls is not None:
             await self._tls.reload_aside()  # new files serve new connections
-        exchange = None
+        address = f"{host}:{port}"
         if self._login is not None:
-            self._login.check()
-            exchange = await self._login.exchange()
-        self._check_open()
+            self._login.check(address)
         try:
-            peer = await Peer.connect(
-                self.ports.network,
-                host,
-                port,
-                client_id=self.options["client.id"],
-                request_timeout_ms=self.options["request.timeout.ms"],
-                connect_timeout_ms=timeout_ms,
-                tls=self._tls,
-                login=self._login,
-                exchange=exchange,
-            )
+            peer = await self._reach(host, port, timeout_ms)
         except PeerLoginRefused as error:
             assert self._login is not None
-            self._login.refused(error)
+            self._login.refused(error, address)
             raise self._login.failure(error) from None
         try:
             if self._login is not None:
-                self._login.succeeded()
+                self._login.succeeded(address)
             self._check_open()  # it may have been closed while this caller waited
             await self._check_cluster(peer, timeout_ms)
         except BaseException:
@@ -442,6 +450,32 @@ class ClusterClient:
             raise
         self.transaction_version = peer.capabilities.features.get("transaction.version", 0)
         return peer
+
+    async def _reach(self, host: str, port: int, timeout_ms: int) -> Peer:
+        """Raises PeerError."""
+        login, exchange = self._login, None
+        while True:
+            again = exchange is not None
+            if login is not None:
+                exchange = await login.exchange()
+            self._check_open()
+            try:
+                return await Peer.connect(
+                    self.ports.network,
+                    host,
+                    port,
+                    client_id=self.options["client.id"],
+                    request_timeout_ms=self.options["request.timeout.ms"],
+                    connect_timeout_ms=timeout_ms,
+                    tls=self._tls,
+                    login=login,
+                    exchange=exchange,
+                )
+            except PeerLoginRefused as error:
+                if again or login is None or exchange is None or not is_of_credential(error.code):
+                    raise
+                if not await login.outdated(exchange):
+                    raise
 
     async def _check_cluster(self, peer: Peer, timeout_ms: int) -> None:
         """Addresses are given out again, and requests name topics, groups and transactional ids that another cluster

@@ -14,15 +14,17 @@ from typing import Final
 
 from hapax.client.errors import SettingsError
 
-_ENDS_NAME: Final = re.compile(r"(?:[^\\=:\s]|\\.)*", re.DOTALL)
+_ENDS_NAME: Final = re.compile(r"(?:[^\\=: \t\f]|\\.)*", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
+_BLANKS: Final = " \t\f"
+"""Other white space is text, such as in a password."""
 _LETTERS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def read_properties(path: Path) -> dict[str, str]:
     """Raises SettingsError, OSError."""
     try:
-        return parse_properties(path.read_text(encoding="utf-8"))
+        return parse_properties(path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError:
         raise SettingsError(f"file {path}: it is not UTF-8") from None
     except ValueError as error:
@@ -37,7 +39,7 @@ def parse_properties(text: str) -> dict[str, str]:
         assert name is not None
         if not name[0]:
             raise ValueError(f"line {number} has no name before its value")
-        value = re.sub(r"^\s*[=:]?\s*", "", line[name.end():])
+        value = re.sub(r"^[ \t\f]*[=:]?[ \t\f]*", "", line[name.end():])
         found[_unescaped(name[0], number)] = _unescaped(value, number)
     return found
 
@@ -46,7 +48,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Numbers and texts of the logical lines."""
     joined, began = "", 0
     for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1):
-        line = line.lstrip()
+        line = line.lstrip(_BLANKS)
         if not began and (not line or line[0] in "#!"):
             continue
         began = began or number
@@ -67,4 +69,5 @@ def _unescaped(text: str, number: int) -> str:
             raise ValueError(f"line {number} has \\u without four digits")
         return chr(int(escape[1:], 16)) if len(escape) > 1 else _LETTERS.get(escape, escape)
 
-    return _ESCAPE.sub(character, text)
+    # Java writes a character above U+FFFF as two escapes.
+    return _ESCAPE.sub(character, text).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")

@@ -100,14 +100,19 @@ def _jaas(value: object) -> JaasConfig | None:
     return None if value is None else parsed(_text(value))
 
 
-def _file_url(value: object) -> str | None:
+def _token_url(value: object) -> object:
+    """The path of a file, or an Endpoint."""
     if value is None:
         return None
     scheme, _, rest = _text(value).partition("://")
-    path = unquote(rest)
-    if scheme != "file" or not path.startswith("/") or "\0" in path:
-        raise ValueError("it must be file:// and an absolute path")
-    return path
+    if scheme == "file":
+        path = unquote(rest)
+        if not path.startswith("/") or "\0" in path:
+            raise ValueError("it must be file:// and an absolute path")
+        return path
+    from hapax.client.token_endpoint import endpoint_of  # 20 ms that other clients do not need
+
+    return endpoint_of(_text(value))
 
 
 def _handler(value: object) -> object:
@@ -186,6 +191,10 @@ SETTINGS: Final = {
         Setting("sasl.username", "pca", None, _optional_text, "User name, for PLAIN and SCRAM."),
         Setting("sasl.password", "pca", None, _optional_text, "Password, for PLAIN and SCRAM.", secret=True),
         Setting(
+            "sasl.password.file", "pca", None, _optional_text,
+            "File with the password in its first line, instead. Each login reads it.",
+        ),
+        Setting(
             "sasl.jaas.config", "pca", None, _jaas,
             "Instead of these two, the line that Kafka's tools have: ScramLoginModule, PlainLoginModule or"
             " OAuthBearerLoginModule.", secret=True,
@@ -195,8 +204,38 @@ SETTINGS: Final = {
             "File with the token for OAUTHBEARER, such as a projected service-account token. Each login reads it.",
         ),
         Setting(
-            "sasl.oauthbearer.token.endpoint.url", "pca", None, _file_url,
-            "Another name of it, Kafka's: file:// and the path.",
+            "sasl.oauthbearer.token.endpoint.url", "pca", None, _token_url,
+            "https URL of an OpenID provider that gives tokens for a client's id and secret (http: on this machine"
+            " only), or file:// and the path of a token.", secret=True,
+        ),
+        Setting(
+            "sasl.oauthbearer.client.credentials.client.id", "pca", None, _optional_text,
+            "The client's id at this provider. Also clientId in sasl.jaas.config.",
+        ),
+        Setting(
+            "sasl.oauthbearer.client.credentials.client.secret", "pca", None, _optional_text,
+            "Its secret. Also clientSecret in sasl.jaas.config.", secret=True,
+        ),
+        Setting("sasl.oauthbearer.client.id", "pca", None, _optional_text, "Another name of the id, librdkafka's."),
+        Setting(
+            "sasl.oauthbearer.client.secret", "pca", None, _optional_text, "Another name of the secret, librdkafka's.",
+            secret=True,
+        ),
+        Setting(
+            "sasl.oauthbearer.client.secret.file", "pca", None, _optional_text,
+            "File with the secret in its first line, instead. Each request for a token reads it.",
+        ),
+        Setting(
+            "sasl.oauthbearer.scope", "pca", None, _optional_text,
+            "The scope that is asked for. Also scope in sasl.jaas.config.",
+        ),
+        Setting(
+            "sasl.oauthbearer.header.urlencode", "pca", False, _flag,
+            "Whether id and secret are URL-encoded before they are sent, as RFC 6749 says.",
+        ),
+        Setting(
+            "https.ca.location", "pca", None, _optional_text,
+            "PEM file of the authorities of the provider's certificate. Default: the system's.",
         ),
         Setting(
             "sasl.login.callback.handler.class", "pca", None, _handler,

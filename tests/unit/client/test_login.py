@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hapax.client.credentials import OAuthToken
 from hapax.client.environment import Environment
 from hapax.client.errors import SaslAuthenticationFailed, SettingsError, from_trouble
-from hapax.client.login import ClientLogin, OAuthToken, PasswordLogin, TokenLogin, login_of
+from hapax.client.login import ClientLogin, PasswordLogin, TokenLogin, login_of
 from hapax.client.settings import Options
 from hapax.core.errors import ErrorCode
 from hapax.core.producer.error_kinds import ErrorKind
@@ -28,9 +30,11 @@ JAAS = "org.apache.kafka.common.security.{} required {};"
 class Times:
     def __init__(self) -> None:
         self.ms = 1_800_000_000_000
+        self.wall_ms = 0
+        """By how much it was set."""
 
     def now_ms(self) -> int:
-        return self.ms
+        return self.ms + self.wall_ms
 
     def monotonic_ms(self) -> int:
         return self.ms
@@ -99,11 +103,11 @@ async def test_a_name_and_a_password(given: dict[str, object]) -> None:
     ({"sasl_mechanism": "PLAIN", "sasl_username": "a",
       "sasl_jaas_config": JAAS.format("plain.PlainLoginModule", f'username="a" password="{SECRET}"')}, "not both"),
     ({"sasl_mechanism": "PLAIN", "sasl_jaas_config": f"x {SECRET}"}, "^sasl.jaas.config: it must be a line"),
-    ({"sasl_mechanism": "OAUTHBEARER"}, "needs sasl.oauthbearer.token.file"),
+    ({"sasl_mechanism": "OAUTHBEARER"}, "needs one of sasl.oauthbearer.token.file"),
     ({"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_file": "x", "sasl_oauthbearer_token_provider": str},
-     "not both"),
+     "needs one of"),
     ({"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_provider": "x"}, "a function"),
-    ({"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_endpoint_url": "https://x/token"}, "file://"),
+    ({"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_endpoint_url": "https://x/token"}, "client.secret"),
     ({"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_endpoint_url": "file://x/token"}, "file://"),
     ({"sasl_mechanism": "OAUTHBEARER", "sasl_login_callback_handler_class": "com.example.Handler"}, "it must be org"),
     ({"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_file": "x", "sasl_password": SECRET}, "no effect"),
@@ -204,7 +208,7 @@ async def test_a_refused_token_is_not_used_again() -> None:
     times = Times()
     login = token_login(Source(times), times)
     assert token_in(await login.exchange()) == "t1"
-    login.refused(PeerLoginRefused("no", 58))
+    login.refused(PeerLoginRefused("no", 58), "a:1")
     assert token_in(await login.exchange()) == "t2"
 
 
@@ -226,6 +230,99 @@ async def test_the_file_is_read_for_each_login(tmp_path: Path, way: str) -> None
     file.write_text("")
     with pytest.raises(PeerError, match="empty"):
         await login.exchange()
+
+
+async def test_a_token_is_used_to_its_end_where_another_one_cannot_be_had() -> None:
+    """An issuer that is away for a minute ends no client, and is not waited for by each connection."""
+    times = Times()
+    source = Source(times)
+    away = False
+
+    async def fetch() -> OAuthToken:
+        source.asked += away
+        if away:
+            raise OSError("away")
+        return await source.later()
+
+    login = token_login(fetch, times)
+    assert token_in(await login.exchange()) == "t1"
+    away = True
+    asked = []
+    for at_s in (79, 80, 84, 86, 99):
+        times.ms = 1_800_000_000_000 + at_s * 1000
+        assert token_in(await login.exchange()) == "t1"
+        asked.append(source.asked)
+    assert asked == [1, 2, 2, 3, 4]
+    times.ms += 1000
+    with pytest.raises(PeerError, match="away"):
+        await login.exchange()
+    away = False
+    assert token_in(await login.exchange()) == "t6"
+
+
+async def test_a_clock_that_is_set_changes_nothing() -> None:
+    """A token's time is counted by the clock that is not set."""
+    times = Times()
+    source = Source(times)
+    login = token_login(source, times)
+    await login.exchange()
+    times.wall_ms = 3_600_000
+    assert token_in(await login.exchange()) == "t1"
+    times.wall_ms = -3_600_000
+    times.ms += 81_000
+    assert token_in(await login.exchange()) == "t2"
+
+
+async def test_another_token_is_tried_where_one_of_an_earlier_login_is_refused() -> None:
+    """The server's clock may be ahead of this one."""
+    times = Times()
+    login = token_login(Source(times), times)
+    first = await login.exchange()
+    assert not await login.outdated(first), "it came for this very login"
+    kept = await login.exchange()
+    assert token_in(kept) == "t1" and await login.outdated(kept)
+    last = await login.exchange()
+    assert token_in(last) == "t2" and not await login.outdated(last)
+
+
+async def test_a_function_that_blocks_costs_one_thread_however_often_it_is_asked() -> None:
+    """Threads are few. With none left, no password would be hashed and no file read any more."""
+    go = threading.Event()
+    calls = []
+
+    def blocks() -> str:
+        calls.append(1)
+        assert go.wait(60)
+        return "a.b.c"
+
+    login = token_login(blocks, socket_connection_setup_timeout_ms=1)
+    for _ in range(50):
+        with pytest.raises(PeerError, match="within"):
+            await login.exchange()
+    assert len(calls) == 1
+    go.set()
+    login._timeout_s = 60
+    assert token_in(await login.exchange()) == "a.b.c"
+
+
+async def test_a_client_that_is_closed_waits_for_no_token() -> None:
+    never = asyncio.Event()
+
+    async def hang() -> str:
+        await never.wait()
+        return ""
+
+    login = token_login(hang)
+    waiting = asyncio.ensure_future(login.exchange())
+    cancelled = asyncio.ensure_future(login.exchange())
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await asyncio.sleep(0)
+    login.close()
+    with pytest.raises(PeerError, match="closed"):
+        await waiting
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
 
 
 def raising() -> str:
@@ -258,12 +355,74 @@ async def test_a_provider_that_hangs_is_given_up() -> None:
         await token_login(hang, socket_connection_setup_timeout_ms=1).exchange()
 
 
+# --- passwords in files ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+async def test_a_password_file_is_read_for_each_login(tmp_path: Path, mechanism: str) -> None:
+    file = tmp_path / "password"
+    login = login_of(options(
+        sasl_mechanism=mechanism, sasl_username="alice", sasl_password_file=str(file)), ports())
+    assert isinstance(login, PasswordLogin)
+    with pytest.raises(PeerError, match="No such file"):
+        await login.exchange()
+    file.write_bytes("wörd \u2028 1\r\nnot this\n".encode())
+    first = await login.exchange()
+    work = Derive(ScramMechanism.SCRAM_SHA_256, b"salt", 4096)
+    if mechanism == "PLAIN":
+        assert first.begin() == "\0alice\0wörd \u2028 1".encode()
+    else:
+        await login.derive(first, work)
+        assert login._keys[work] == work.outcome("wörd \u2028 1")
+    assert not await login.outdated(first)
+    file.write_text(SECRET)
+    assert await login.outdated(first), "it was replaced: the login is tried again"
+    second = await login.exchange()
+    assert not await login.outdated(second) and login.shown(SECRET) == "***"
+    if mechanism != "PLAIN":
+        await login.derive(second, work)
+        assert login._keys == {work: work.outcome(SECRET)}
+    for content, sentence in ((b"", "is empty"), (b"\n", "is empty"), (b"\xff", "not UTF-8"), (b"a\0", "zero")):
+        file.write_bytes(content)
+        with pytest.raises(PeerError, match=sentence):
+            await login.exchange()
+
+
+async def test_a_password_that_is_replaced_amid_a_login_leaves_no_wrong_keys(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("former")
+    login = login_of(options(
+        sasl_mechanism="SCRAM-SHA-256", sasl_username="alice", sasl_password_file=str(file)), ports())
+    assert isinstance(login, PasswordLogin)
+    former = await login.exchange()
+    file.write_text("present")
+    present = await login.exchange()
+    work = Derive(ScramMechanism.SCRAM_SHA_256, b"salt", 4096)
+    await login.derive(former, work)
+    assert login._keys == {}
+    await login.derive(present, work)
+    assert login._keys == {work: work.outcome("present")}
+
+
+@pytest.mark.parametrize(("given", "sentence"), [
+    ({"sasl_username": "a", "sasl_password": SECRET, "sasl_password_file": "x"}, "not both"),
+    ({"sasl_password_file": "x"}, "needs sasl.username"),
+    ({"sasl_password_file": "x",
+      "sasl_jaas_config": JAAS.format("plain.PlainLoginModule", f'username="a" password="{SECRET}"')}, "not both"),
+    ({"sasl_username": "a", "sasl_password": SECRET, "sasl_mechanisms": "SCRAM-SHA-256"}, "two names of one"),
+])
+def test_settings_of_passwords_that_contradict_each_other(given: dict[str, object], sentence: str) -> None:
+    with pytest.raises(SettingsError, match=sentence) as refused:
+        login_of(options(sasl_mechanism="PLAIN", **given), ports())
+    assert SECRET not in str(refused.value)
+
+
 # --- refusals ----------------------------------------------------------------------------------------------------
 
 
 def refuses(login: ClientLogin) -> bool:
     try:
-        login.check()
+        login.check("b:2")
     except SaslAuthenticationFailed as error:
         assert error.code == 58 and "no entry" in str(error)
         return True
@@ -272,25 +431,40 @@ def refuses(login: ClientLogin) -> bool:
 
 def test_a_refused_login_is_asked_again_ever_more_rarely() -> None:
     times = Times()
-    login = ClientLogin(options(sasl_mechanism="PLAIN"), ports(times), "PLAIN")
+    login = ClientLogin(ports(times), "PLAIN")
     pauses = []
     for _ in range(8):
         assert not refuses(login)
-        login.refused(PeerLoginRefused("no entry", 58))
-        login.refused(PeerLoginRefused("no entry", 58))  # another connection, at the same time
+        login.refused(PeerLoginRefused("no entry", 58), "a:1")
+        login.refused(PeerLoginRefused("no entry", 58), "a:1")  # another connection, at the same time
         began = times.ms
         while refuses(login):
             times.ms += 500
         pauses.append((times.ms - began) // 1000)
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
-    login.succeeded()
-    login.refused(PeerLoginRefused("no entry", 58))
+    login.succeeded("a:1")
+    login.refused(PeerLoginRefused("no entry", 58), "a:1")
     times.ms += 1000
     assert not refuses(login)
 
 
+@pytest.mark.parametrize("code", [33, 34])
+def test_a_server_without_the_mechanism_keeps_no_one_from_others(code: int) -> None:
+    """Servers are set up one after the other."""
+    login = ClientLogin(ports(), "PLAIN")
+    login.refused(PeerLoginRefused("not here", code), "a:1")
+    login.check("b:2")
+    with pytest.raises(SaslAuthenticationFailed, match="not here"):
+        login.check("a:1")
+    login.succeeded("b:2")
+    with pytest.raises(SaslAuthenticationFailed):
+        login.check("a:1")
+    login.succeeded("a:1")
+    login.check("a:1")
+
+
 def test_sessions_are_renewed_before_they_end_at_different_times() -> None:
-    login = ClientLogin(options(sasl_mechanism="PLAIN"), ports(), "PLAIN")
+    login = ClientLogin(ports(), "PLAIN")
     found = [login.renew_after_s(100_000) for _ in range(200)]
     assert 85 <= min(found) < 87 and 93 < max(found) <= 95
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,13 +32,17 @@ class Refusing:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
         self.error = error
+        self.others: Exception | None = None
+        """Of the nodes but the first."""
+        self.then: Callable[[], object] = lambda: None
         self.tried: list[str] = []
         monkeypatch.setattr(Peer, "connect", self.connect)
 
     async def connect(self, network: object, host: str, port: int, **more: Any) -> Any:
         assert more["login"].mechanism == "SCRAM-SHA-256"
         self.tried.append(host)
-        raise self.error
+        self.then()
+        raise self.error if host == "one" or self.others is None else self.others
 
 
 class Still:
@@ -76,6 +82,43 @@ async def test_the_first_refusal_is_told_at_once_and_to_all(monkeypatch: pytest.
         await cluster.peer(0)
     assert network.tried == ["one", "zero"]
     await cluster.close()
+
+
+async def test_a_password_that_was_replaced_amid_the_login_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("former")
+    network = Refusing(monkeypatch, PeerLoginRefused("one:1: no entry", 58))
+    real = RealPorts()
+    given = {name: value for name, value in LOGIN.items() if name != "sasl.password"}
+    cluster = ClusterClient(Options({**given, "sasl.password.file": str(file)}, "a"), real)
+    network.then = lambda: file.write_text(f"password {len(network.tried)}")
+    with pytest.raises(SaslAuthenticationFailed, match="no entry"):
+        await cluster.start()
+    assert network.tried == ["one", "one"], "and no more than once"
+    await cluster.close()
+
+
+@pytest.mark.parametrize("code", [33, 34])
+async def test_a_node_that_is_set_up_otherwise_is_passed_over(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    network = Refusing(monkeypatch, PeerLoginRefused("one:1: not here", code))
+    clock = Still()
+    cluster = client(clock)
+    with pytest.raises(SaslAuthenticationFailed, match="not here") as refused:
+        await cluster.start()
+    assert network.tried == ["one", "two", "three"] and refused.value.code == code
+    with pytest.raises(SaslAuthenticationFailed, match="not here"):
+        await cluster.topic("orders", 60_000)
+    await cluster.close()
+
+
+async def test_a_node_that_is_set_up_otherwise_ends_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others may come back, and let this client in."""
+    network = Refusing(monkeypatch, PeerLoginRefused("one:1: not here", 33))
+    network.others = PeerClosed("not now")
+    with pytest.raises(RetriableError, match="not now"):
+        await client().start()
 
 
 async def test_a_failure_that_may_pass_is_tried_on_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
