@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from hapax.client.credentials import first_line
 from hapax.client.jaas import parsed
 from hapax.client.properties import read_properties
 from hapax.client.settings import SETTINGS
@@ -21,16 +22,22 @@ from hapax.client.settings import SETTINGS
 VARIABLE: Final = "HAPAX_COMMAND_CONFIG"
 _SAME: Final = frozenset({
     "security.protocol", "sasl.username", "sasl.password", "ssl.ca.location", "ssl.certificate.location",
-    "ssl.key.location", "ssl.key.password", "ssl.endpoint.identification.algorithm",
+    "ssl.key.location", "ssl.key.password", "ssl.endpoint.identification.algorithm", "https.ca.location",
+    "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret", "sasl.oauthbearer.scope",
 })
 _RENAMED: Final = {
     "sasl.mechanism": "sasl.mechanisms", "sasl.mechanisms": "sasl.mechanisms",
     "ssl.truststore.location": "ssl.ca.location", "ssl.truststore.certificates": "ssl.ca.pem",
     "ssl.keystore.certificate.chain": "ssl.certificate.pem", "ssl.keystore.key": "ssl.key.pem",
+    "sasl.oauthbearer.client.credentials.client.id": "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
 }
+_FIRST_LINES: Final = {
+    "sasl.password.file": "sasl.password", "sasl.oauthbearer.client.secret.file": "sasl.oauthbearer.client.secret"}
+"""Files that the native client reads for each login, and librdkafka has no setting for: read once."""
 _NO_EFFECT: Final = (
     "ssl.truststore.type", "ssl.keystore.type", "sasl.allow.secrets.without.tls", "sasl.login.callback.handler.class")
-_PROTECTS: Final = ("ssl.", "sasl.", "security.")
+_PROTECTS: Final = ("ssl.", "sasl.", "security.", "https.")
 
 
 def native(bootstrap: str) -> dict[str, object]:
@@ -66,8 +73,19 @@ def translated(given: Mapping[str, str]) -> dict[str, Any]:
             jaas = parsed(value)
             if jaas.name is not None:
                 found["sasl.username"], found["sasl.password"] = jaas.name, jaas.password
+            if jaas.client is not None:
+                found["sasl.oauthbearer.client.id"] = jaas.client.id
+                found["sasl.oauthbearer.client.secret"] = jaas.client.secret
+                if jaas.client.scope is not None:
+                    found["sasl.oauthbearer.scope"] = jaas.client.scope
+        elif name in _FIRST_LINES:
+            found[_FIRST_LINES[name]] = first_line(Path(value).read_bytes(), value)
         elif name in ("sasl.oauthbearer.token.file", "sasl.oauthbearer.token.endpoint.url"):
-            found["oauth_cb"] = _tokens(Path(str(SETTINGS[name].read(value))))
+            where = SETTINGS[name].read(value)
+            if isinstance(where, str):
+                found["oauth_cb"] = _tokens(Path(where))
+            else:
+                found["sasl.oauthbearer.method"], found["sasl.oauthbearer.token.endpoint.url"] = "oidc", value
         elif name not in _NO_EFFECT:
             raise ValueError(f"{name} is not a setting that the load's clients have")
     if found.get("ssl.endpoint.identification.algorithm") == "":

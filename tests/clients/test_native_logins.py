@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -190,20 +191,119 @@ async def test_a_password_is_not_sent_in_clear(node: LocalCluster) -> None:
         assert all(each.user != "dave" for each in await admin.describe_user_scram_credentials())
 
 
+class Issuer:
+    """A token endpoint for one client, on this machine."""
+
+    def __init__(self, users: Logins) -> None:
+        self.users = users
+        self.seconds = 600.0
+        self.secret = "of the shop"
+        self.away = False
+        self.asked = 0
+        self.server: asyncio.Server
+
+    async def __aenter__(self) -> Issuer:
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.asked += 1
+        known = base64.b64encode(f"shop:{self.secret}".encode()) in head
+        status = "503 Away" if self.away else "200 OK" if known else "401 Unauthorized"
+        content = json.dumps({
+            "access_token": self.users.token("alice", seconds=self.seconds), "expires_in": self.seconds}
+            if known else {"error": "invalid_client"})
+        writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(content)}\r\n\r\n{content}".encode())
+        writer.close()
+
+    def settings(self) -> dict[str, Any]:
+        given = native(self.users, "OAUTHBEARER")
+        del given["sasl.oauthbearer.token.provider"]
+        port = self.server.sockets[0].getsockname()[1]
+        return {**given, "sasl.oauthbearer.token.endpoint.url": f"http://127.0.0.1:{port}/token",
+                "sasl.oauthbearer.client.credentials.client.id": "shop",
+                "sasl.oauthbearer.client.credentials.client.secret": self.secret}
+
+
+async def test_tokens_of_an_openid_provider(users: Logins, node: LocalCluster) -> None:
+    """Sessions are renewed while the provider is away, and transactions go on."""
+    async with Issuer(users) as issuer:
+        settings = issuer.settings()
+        topic = await new_topic(settings)
+        async with Producer({**settings, "transactional.id": topic}) as producer:
+            async with producer.transaction():
+                await producer.send(topic, b"first")
+            issuer.away = True
+            until = time.monotonic() + 4
+            while time.monotonic() < until:
+                async with producer.transaction():
+                    await producer.send(topic, b"x")
+        assert issuer.asked <= 2, "one for each client"
+        with pytest.raises(SaslAuthenticationFailed, match=r"answers 401: invalid_client"):
+            issuer.away = False
+            await Admin({**settings, "sasl.oauthbearer.client.credentials.client.secret": "guess"}).start()
+
+
+async def test_a_token_that_ends_during_a_transaction_is_replaced(users: Logins, node: LocalCluster) -> None:
+    async with Issuer(users) as issuer:
+        issuer.seconds = 3.0
+        settings = issuer.settings()
+        topic = await new_topic(settings)
+        async with Producer({**settings, "transactional.id": topic}) as producer, producer.transaction():
+            until = time.monotonic() + 7
+            while time.monotonic() < until:
+                await (await producer.send(topic, b"x"))
+        assert issuer.asked >= 3
+
+
+async def test_a_password_file_that_is_replaced(users: Logins, node: LocalCluster, tmp_path: Path) -> None:
+    """The password is changed at the cluster while a transaction is open, and in the file a moment later."""
+    own = native(users, "SCRAM-SHA-256", "erin")
+    del own["sasl.password"]
+    file = tmp_path / "password"
+    file.write_text("first\n")
+    own["sasl.password.file"] = str(file)
+    async with Admin(native(users, "SCRAM-SHA-256")) as admin:
+        await admin.alter_user_scram_credentials([ScramUpsertion("erin", ScramMechanism.SCRAM_SHA_256, "first")])
+        topic = await new_topic(own)
+        async with Producer({**own, "transactional.id": topic}) as producer, producer.transaction():
+            for value in VALUES[:10]:
+                await (await producer.send(topic, value))
+            file.write_text("second\n")
+            await admin.alter_user_scram_credentials(
+                [ScramUpsertion("erin", ScramMechanism.SCRAM_SHA_256, "second")])
+            for value in VALUES[10:]:
+                await (await producer.send(topic, value))
+        async with Consumer({**own, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}) as consumer:
+            consumer.assign(await consumer.partitions(topic))
+            seen: list[bytes | None] = []
+            while len(seen) < len(VALUES):
+                seen += [record.value for record in await asyncio.wait_for(consumer.poll(timeout_ms=5_000), 30)]
+        assert seen == VALUES
+        await admin.alter_user_scram_credentials([ScramDeletion("erin", ScramMechanism.SCRAM_SHA_256)])
+
+
 # --- the command -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def hapax(users: Logins, node: LocalCluster, tmp_path: Path) -> Callable[..., Result]:
     """With a file as Kafka's tools take it, of alice unless told otherwise."""
-    def run(*words: str, given: str = "", name: str = "alice", password: str = PASSWORD) -> Result:
+    def run(
+        *words: str, given: str = "", name: str = "alice", password: str = PASSWORD, mechanism: str = "SCRAM-SHA-512",
+    ) -> Result:
+        module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
         config = tmp_path / "client.properties"
         config.write_text(f"""# of {name}
 security.protocol=SASL_SSL
-sasl.mechanism=SCRAM-SHA-512
+sasl.mechanism={mechanism}
 ssl.truststore.type=PEM
 ssl.truststore.location={users.tls.folder / "ca.crt"}
-sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\
+sasl.jaas.config=org.apache.kafka.common.security.{module} required \\
     username="{name}" \\
     password="{password}";
 """)
@@ -232,6 +332,27 @@ def test_users_of_the_command(hapax: Callable[..., Result], tmp_path: Path) -> N
     assert len(json.loads(done(hapax("user", "remove", "bob", "--json")))) == 2
     gone = hapax("user", "remove", "bob")
     assert gone.exit_code == 4 and "does not exist" in gone.output
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"])
+def test_users_change_and_remove_their_own_passwords(hapax: Callable[..., Result], tmp_path: Path, mechanism: str) -> None:
+    """Each of the two changes ends the sessions of its mechanism."""
+    def own(*words: str, password: str, given: str = "") -> Result:
+        return hapax(*words, given=given, name="frank", password=password, mechanism=mechanism)
+
+    done(hapax("user", "set-password", "frank", "--password-file", "-", given="first \u2028\n"))
+    done(own("user", "set-password", "frank", "--password-file", "-", given="second\n", password="first \u2028"))
+    done(own("topic", "list", password="second"))
+    assert len(json.loads(done(own("user", "remove", "frank", "--json", password="second")))) == 2
+    assert "invalid credentials" in own("topic", "list", password="second").output
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    (("--iterations", "1000000000"), "16384"), (("--iterations", "4095"), "4096"),
+    (("--password-file", "-"), "standard input is empty")])
+def test_passwords_that_are_not_set(hapax: Callable[..., Result], words: tuple[str, ...], sentence: str) -> None:
+    refused = hapax("user", "set-password", "bob", *words, given="\n")
+    assert refused.exit_code == 2 and sentence in refused.output
 
 
 def test_records_of_the_command(hapax: Callable[..., Result]) -> None:

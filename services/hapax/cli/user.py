@@ -11,7 +11,9 @@ import typer
 from hapax.cli import output
 from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, administer
 from hapax.client import Admin
+from hapax.client.credentials import Unusable, first_line
 from hapax.client.users import DEFAULT_ITERATIONS, ScramCredentialInfo, ScramDeletion, ScramUpsertion
+from hapax.core.sasl.credentials import LEAST_ITERATIONS, MOST_ITERATIONS
 from hapax.core.sasl.scram_keys import ScramMechanism
 
 app = typer.Typer(no_args_is_help=True)
@@ -41,7 +43,8 @@ def set_password(
         typer.Option(help="File with the password in its first line; - for standard input. Default: you are asked."),
     ] = None,
     mechanism: Mechanism = None,
-    iterations: Annotated[int, typer.Option(help="Work to check one guess: 4096 to 16384.")] = DEFAULT_ITERATIONS,
+    iterations: Annotated[int, typer.Option(
+        help="Work to check one guess.", min=LEAST_ITERATIONS, max=MOST_ITERATIONS)] = DEFAULT_ITERATIONS,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Create a user, or replace a password. Sessions with the former password end."""
@@ -49,7 +52,7 @@ def set_password(
     password = _password(password_file)
 
     async def change(admin: Admin) -> None:
-        for each in mechanisms:  # one call takes one change of a user
+        for each in admin.order_of_changes(user, mechanisms):  # one call takes one change of a user
             await admin.alter_user_scram_credentials([ScramUpsertion(user, each, password, iterations)])
 
     administer(bootstrap, change)
@@ -67,8 +70,8 @@ def remove(
         found = [
             each for each in await admin.describe_user_scram_credentials([user])
             if mechanism is None or each.mechanism in wanted]
-        for each in found:
-            await admin.alter_user_scram_credentials([ScramDeletion(user, each.mechanism)])
+        for each in admin.order_of_changes(user, (info.mechanism for info in found)):
+            await admin.alter_user_scram_credentials([ScramDeletion(user, each)])
         return found
 
     found = administer(bootstrap, removed)
@@ -89,15 +92,10 @@ def _password(file: str | None) -> str:
             output.fail("there is no terminal to ask at: give --password-file", output.USAGE)
         return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
     try:
-        text = sys.stdin.readline() if file == "-" else Path(file).read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        output.fail(f"--password-file: {file} is not UTF-8", output.USAGE)
-    except OSError as error:
+        content = sys.stdin.buffer.readline() if file == "-" else Path(file).read_bytes()
+        return first_line(content, "standard input" if file == "-" else file)
+    except (OSError, Unusable) as error:
         output.fail(f"--password-file: {error}", output.USAGE)
-    lines = text.splitlines()
-    if not lines or not lines[0]:
-        output.fail("--password-file: the first line is empty", output.USAGE)
-    return lines[0]
 
 
 def _show(as_json: bool, found: list[ScramCredentialInfo]) -> None:

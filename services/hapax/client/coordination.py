@@ -245,15 +245,19 @@ class Coordination:
         """The first answer without an error. None: an answer (or a missing version) is final, and the machine was told.
         Only a cancellation ends the call early."""
         backoff = Backoff(self._cluster.options, self._cluster.ports)
+        sent = in_doubt = False
         while True:
             code: int = ErrorCode.NETWORK_EXCEPTION
+            in_doubt, sent = in_doubt or sent, False
             try:
                 if kind is None:
                     peer = await self._any_peer()
                 else:
                     peer = await self._cluster.coordinator_peer(kind, key)
                 message, version = request(peer)
+                sent = True
                 response = await peer.call(message, version=version)
+                sent = False
                 code = code_of(response)
                 if code == 0:
                     return response
@@ -268,6 +272,8 @@ class Coordination:
                 return None
             except HapaxError as error:
                 said = error.message if isinstance(error, AuthenticationError) else str(error)
+                if in_doubt:
+                    said += "; an earlier attempt had no answer and may have taken effect"
                 self._machine.fail(Trouble(ErrorKind.FATAL, error.code, said))
                 return None
             if kind is not None and code in _LOOK_AGAIN:

@@ -32,7 +32,7 @@ TokenProvider = Callable[[], Given | Awaitable[Given]]
 Secret = Callable[[], Awaitable[str]]
 
 
-class Unusable(Exception):
+class Unusable(ValueError):
     """What a source has returned. The message holds no secret."""
 
 

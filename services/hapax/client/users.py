@@ -10,6 +10,7 @@ from hapax.client.connected import Connected
 from hapax.client.errors import SettingsError, from_code
 from hapax.core.errors import ErrorCode
 from hapax.core.sasl.client import password_fault
+from hapax.core.sasl.exchange import PLAIN
 from hapax.core.sasl.scram_keys import ScramMechanism, salted_password
 from hapax.runtime.aside import aside
 from hapax.wire import messages
@@ -113,6 +114,16 @@ class UserAdmin(Connected):
                     raise from_code(result.error_code, f"user {result.user!r}", result.error_message)
 
         await self._cluster.within(self._timeout, "altering SCRAM credentials", attempt)
+
+    def order_of_changes(self, user: str, mechanisms: Iterable[ScramMechanism]) -> list[ScramMechanism]:
+        """In which to change this user's credentials, one call for each. A change ends the sessions that rest on it. So
+        where this client is the user, the credential that it logs in with comes last: after that it cannot log in."""
+        jaas, mechanism = self._options["sasl.jaas.config"], self._options["sasl.mechanism"]
+        mechanism = mechanism or self._options["sasl.mechanisms"]
+        own_name = self._options["sasl.username"] if jaas is None else jaas.name
+        own = ScramMechanism.SCRAM_SHA_256 if mechanism == PLAIN else next(
+            (each for each in ScramMechanism if each.sasl_name == mechanism), None)
+        return sorted(mechanisms, key=lambda each: (user == own_name and each is own, each))
 
     async def _any_node(self) -> Peer:
         """Raises PeerError, HapaxError."""

@@ -48,7 +48,7 @@ class Provider:
 
     @property
     def address(self) -> str:
-        return "127.0.0.1:{}".format(self.server.sockets[0].getsockname()[1])
+        return f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")

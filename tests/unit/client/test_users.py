@@ -107,3 +107,21 @@ async def test_a_removal_whose_answer_was_lost_may_be_repeated() -> None:
 def test_a_change_does_not_show_the_password() -> None:
     change = ScramUpsertion("alice", SHA_512, "hidden")
     assert "hidden" not in repr(change) and "alice" in repr(change)
+
+
+@pytest.mark.parametrize(("login", "user", "expected"), [
+    ({"sasl_mechanism": "SCRAM-SHA-256"}, "alice", [SHA_512, SHA_256]),
+    ({"sasl_mechanisms": "SCRAM-SHA-256"}, "alice", [SHA_512, SHA_256]),
+    ({"sasl_mechanism": "PLAIN"}, "alice", [SHA_512, SHA_256]),
+    ({"sasl_mechanism": "SCRAM-SHA-512"}, "alice", [SHA_256, SHA_512]),
+    ({"sasl_mechanism": "SCRAM-SHA-256"}, "bob", [SHA_256, SHA_512]),
+])
+def test_a_user_changes_the_own_credential_last(
+    login: dict[str, str], user: str, expected: list[ScramMechanism]
+) -> None:
+    """Its session ends with it, and the other credential could not be changed any more."""
+    jaas = ('org.apache.kafka.common.security.{}LoginModule required username="alice" password="x";'.format(
+        "plain.Plain" if "PLAIN" in login.values() else "scram.Scram"))
+    for who in ({"sasl_username": "alice", "sasl_password": "x"}, {"sasl_jaas_config": jaas}):
+        made = admin(Cluster(), security_protocol="SASL_SSL", **login, **who)
+        assert made.order_of_changes(user, list(ScramMechanism)) == expected

@@ -62,3 +62,21 @@ def test_tokens_come_from_the_file_each_time(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(ValueError, match="no JSON Web Token"):
             read("")
+
+
+def test_an_openid_provider(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hidden\n")
+    expected = {
+        "sasl.oauthbearer.method": "oidc", "sasl.oauthbearer.token.endpoint.url": "https://issuer.example/token",
+        "sasl.oauthbearer.client.id": "shop", "sasl.oauthbearer.client.secret": "hidden",
+        "sasl.oauthbearer.scope": "kafka"}
+    url = {"sasl.oauthbearer.token.endpoint.url": "https://issuer.example/token"}
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+    assert translated({
+        **url, "sasl.oauthbearer.client.credentials.client.id": "shop", "sasl.oauthbearer.scope": "kafka",
+        "sasl.oauthbearer.client.secret.file": str(tmp_path / "secret")}) == expected
+    assert translated({
+        **url, "sasl.jaas.config": f'{module} required clientId="shop" clientSecret="hidden" scope="kafka";'
+    }) == expected
+    Producer({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "OAUTHBEARER", **expected})
+    assert translated({"sasl.password.file": str(tmp_path / "secret")}) == {"sasl.password": "hidden"}
