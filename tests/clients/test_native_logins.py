@@ -335,7 +335,7 @@ def test_users_of_the_command(hapax: Callable[..., Result], tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"])
-def test_users_change_and_remove_their_own_passwords(hapax: Callable[..., Result], tmp_path: Path, mechanism: str) -> None:
+def test_users_change_and_remove_their_own_passwords(hapax: Callable[..., Result], mechanism: str) -> None:
     """Each of the two changes ends the sessions of its mechanism."""
     def own(*words: str, password: str, given: str = "") -> Result:
         return hapax(*words, given=given, name="frank", password=password, mechanism=mechanism)

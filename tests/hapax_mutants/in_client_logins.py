@@ -10,6 +10,7 @@ _LOGIN = (unit("client/test_login.py"),)
 _REFUSALS = (unit("client/test_refused_logins.py"),)
 _USERS = (unit("client/test_users.py"),)
 _JAAS = (unit("client/test_jaas.py"),)
+_PROVIDER = (unit("client/test_token_endpoint.py"),)
 _SCRAM = "core/sasl/client.py"
 
 MUTANTS = (
@@ -98,7 +99,8 @@ MUTANTS = (
     ),
     Mutant(
         "a client's connection ends because a credential cannot be had for a moment", "KIP-368", "wire/peer.py",
-        "                if self._loop.time() >= self._ends_at:\n                    raise\n", "                raise\n",
+        "                if self._loop.time() >= self._ends_at:\n                    raise\n",
+        "                raise\n",
         _CONNECTION,
     ),
     Mutant(
@@ -134,7 +136,8 @@ MUTANTS = (
     ),
     Mutant(
         "a client's login uses a token that was refused", "docs/client.md", "client/login.py",
-        "        super().refused(refusal)\n        self._kept = None\n", "        super().refused(refusal)\n",
+        "        super().refused(refusal, address)\n        if is_of_credential(refusal.code):\n",
+        "        super().refused(refusal, address)\n        if False:\n",
         _LOGIN,
     ),
     Mutant(
@@ -206,5 +209,82 @@ MUTANTS = (
         "a client's login ignores options of its line", "docs/client.md", "client/jaas.py",
         "    if unknown:\n", "    if False:\n",
         _JAAS,
+    ),
+    Mutant(
+        "requests wait for ever where a client's sessions are short", "KIP-368", "wire/peer.py",
+        "        if self._release is None:\n            self._flush()",
+        "        if self._release is None:\n            self._send_held()",
+        _CONNECTION,
+    ),
+    Mutant(
+        "a client's login ends because another token cannot be had for a moment", "docs/client.md", "client/login.py",
+        "            if kept is None or now >= kept.ends_at:\n", "            if True:\n",
+        _LOGIN,
+    ),
+    Mutant(
+        "a client's login uses a token that has ended", "docs/client.md", "client/login.py",
+        "asks_at=min(now + _ASKED_AGAIN_MS, kept.ends_at)", "asks_at=now + _ASKED_AGAIN_MS",
+        _LOGIN,
+    ),
+    Mutant(
+        "a client's login is refused because clocks differ", "docs/client.md", "client/login.py",
+        "        if not isinstance(exchange, _Kept):\n", "        if True:\n",
+        _LOGIN,
+    ),
+    Mutant(
+        "a client's login takes a thread for each call of a function that hangs", "docs/client.md",
+        "client/credentials.py", "        if blocked is None or blocked.done():\n", "        if True:\n",
+        _LOGIN,
+    ),
+    Mutant(
+        "a client's login uses the keys of a former password", "docs/client.md", "client/login.py",
+        "            if exchange.password == self._newest:\n", "            if True:\n",
+        _LOGIN,
+    ),
+    Mutant(
+        "a node that is set up otherwise keeps a client from all others", "docs/client.md", "client/login.py",
+        "key = _ALL_SERVERS if is_of_credential(refusal.code) else address", "key = _ALL_SERVERS",
+        _LOGIN,
+    ),
+    Mutant(
+        "a refused client's login is repeated for ever", "docs/client.md", "client/cluster.py",
+        "if again or login is None", "if login is None",
+        _REFUSALS,
+    ),
+    Mutant(
+        "a client's secret goes to an OpenID provider in clear", "KIP-768", "client/token_endpoint.py",
+        "    if not secure and not _is_this_machine(host):\n", "    if False:\n",
+        _PROVIDER,
+    ),
+    Mutant(
+        "a client's secret goes to whom no authority knows", "KIP-768", "client/token_endpoint.py",
+        "    context.minimum_version = ssl.TLSVersion.TLSv1_2\n",
+        "    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE\n",
+        _PROVIDER,
+    ),
+    Mutant(
+        "an OpenID provider's answer shows a client's secret", "docs/client.md", "client/token_endpoint.py",
+        '_reason(content).replace(secret, "***")', "_reason(content)",
+        _PROVIDER,
+    ),
+    Mutant(
+        "a client asks an OpenID provider for ever that refuses it", "KIP-768", "client/token_endpoint.py",
+        "if 300 <= status < 500 and status not in _MAY_PASS:", "if False:",
+        _PROVIDER,
+    ),
+    Mutant(
+        "a client ends because an OpenID provider is busy", "KIP-768", "client/token_endpoint.py",
+        "if 300 <= status < 500 and status not in _MAY_PASS:", "if 300 <= status < 500:",
+        _PROVIDER,
+    ),
+    Mutant(
+        "a user who changes the own password is shut out half-way", "docs/security.md", "client/users.py",
+        "key=lambda each: (user == own_name and each is own, each)", "key=lambda each: each",
+        _USERS,
+    ),
+    Mutant(
+        "a password that is set again amid a login ends a client", "docs/security.md", "kafka/sasl_session.py",
+        '                self.refuse("login", "the credential was removed or replaced during the login")\n', "",
+        (unit("kafka/test_sasl.py"),),
     ),
 )

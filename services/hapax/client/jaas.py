@@ -98,7 +98,7 @@ def _options(rest: str) -> dict[str, str]:
 
 def _unescaped(found: re.Match[str]) -> str:
     """As Java's StreamTokenizer, by which Kafka reads the line: a backslash before another character stands for that
-    character. It reads digits after one as a number, which nobody means."""
+    character. It reads digits after one as the number of a character: refused, since it is never meant."""
     letter = found[1]
     if letter.isdigit():
         raise ValueError("a backslash before a digit within quotes is not supported; write \\\\ for a backslash")

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from hapax_spark.jobs.session import DAEMON
+from hapax_spark.jobs.session import DAEMON, REDACTION
 
 TEMPLATE: Final = Path(__file__).parents[1] / "executor.yaml"
 DRIVER_PORT: Final = 7078
@@ -45,7 +45,7 @@ Ask = Callable[[str], Any]
 
 def settings(environment: Mapping[str, str], ask: Ask) -> dict[str, str]:
     """All settings of the session. Outside of a pod (no POD_NAME), only those that do not concern Kubernetes."""
-    found = {"spark.driver.memory": environment.get("HAPAX_SPARK_DRIVER_MEMORY", "1g"), DAEMON[0]: DAEMON[1]}
+    found = dict((("spark.driver.memory", environment.get("HAPAX_SPARK_DRIVER_MEMORY", "1g")), DAEMON, REDACTION))
     if checkpoint := environment.get("HAPAX_SPARK_CHECKPOINT"):
         found["spark.sql.streaming.checkpointLocation"] = checkpoint
     if environment.get("POD_NAME"):

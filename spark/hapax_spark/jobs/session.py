@@ -15,6 +15,10 @@ from hapax_spark import HapaxDataSource
 
 DAEMON: Final = ("spark.python.daemon.module", "hapax_spark.daemon")
 """The setting, and its value."""
+REDACTION: Final = (
+    "spark.redaction.regex", "(?i)secret|password|token|access[.]?key|sasl[.]jaas|keystore[.]key|private key")
+"""Which options Spark shows as `(redacted)`, by their names and values, in plans and event logs. Spark's own default
+leaves out the private key that `kafka.ssl.keystore.key` contains."""
 
 
 def spark_session(
@@ -35,6 +39,7 @@ def spark_session(
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.sql.shuffle.partitions", str(cores))
             .config(*DAEMON)
+            .config(*REDACTION)
         )
     for key, value in {**{name.replace("_", "."): value for name, value in settings.items()}, **(given or {})}.items():
         builder = builder.config(key, value)

@@ -100,7 +100,8 @@ async def test_what_is_asked(provider: Provider, given: dict[str, object]) -> No
     (asked,) = provider.asked
     head, _, form = asked.partition(b"\r\n\r\n")
     lines = head.decode().split("\r\n")
-    assert lines[0] == "POST /oauth/token?tenant=1 HTTP/1.1" and form == b"grant_type=client_credentials&scope=kafka+%26+co"
+    assert lines[0] == "POST /oauth/token?tenant=1 HTTP/1.1"
+    assert form == b"grant_type=client_credentials&scope=kafka+%26+co"
     assert f"Host: {provider.address}" in lines and "Content-Type: application/x-www-form-urlencoded" in lines
     (authorization,) = (line for line in lines if line.startswith("Authorization: Basic "))
     assert base64.b64decode(authorization.split()[2]).decode() == f"shop:{SECRET}"
@@ -196,7 +197,8 @@ async def test_a_provider_that_never_answers(provider: Provider) -> None:
 
 async def test_answers_in_pieces(provider: Provider) -> None:
     provider.answer = (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{\"access_\r\n10\r\ntoken\": \"a.b.c\"}\r\n0\r\n\r\n")
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"9\r\n{\"access_\r\n10\r\ntoken\": \"a.b.c\"}\r\n0\r\n\r\n")
     assert token_in(await to(provider).exchange()) == "a.b.c"
 
 
@@ -267,7 +269,8 @@ def test_urls_that_may_be_used(url: str) -> None:
     ({ID: "shop", THE_SECRET: SECRET, "sasl.oauthbearer.client.secret.file": "x"}, "each once"),
     ({ID: "shop", THE_SECRET: SECRET,
       "sasl.jaas.config": f'{MODULE} required clientId="shop" clientSecret="{SECRET}";'}, "each once"),
-    ({ID: "shop", THE_SECRET: SECRET + "\0"}, "zero character"), ({ID: "shop", THE_SECRET: 7}, "^" + THE_SECRET + ": it"),
+    ({ID: "shop", THE_SECRET: SECRET + "\0"}, "zero character"),
+    ({ID: "shop", THE_SECRET: 7}, "^" + THE_SECRET + ": it"),
     ({ID: "shop", THE_SECRET: SECRET, "sasl.oauthbearer.token.file": "x"}, "needs one of"),
     ({ID: "shop", THE_SECRET: SECRET, "sasl.username": "x"}, "no effect"),
 ])

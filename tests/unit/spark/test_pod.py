@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 import yaml
 
 from hapax_spark.jobs.pod import TEMPLATE, PodError, settings
+from hapax_spark.jobs.session import REDACTION
 
 IN_POD = {"POD_NAME": "flights-driver", "POD_NAMESPACE": "jobs", "POD_IP": "10.0.0.7",
           "KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}  # fmt: skip
@@ -92,7 +94,7 @@ def test_executors_mount_the_claims_that_several_machines_may_mount() -> None:
 
 def test_outside_of_a_pod_nothing_of_kubernetes() -> None:
     assert settings({}, nobody) == {
-        "spark.driver.memory": "1g", "spark.python.daemon.module": "hapax_spark.daemon"}  # fmt: skip
+        "spark.driver.memory": "1g", "spark.python.daemon.module": "hapax_spark.daemon", **dict([REDACTION])}
     with pytest.raises(PodError, match="POD_IP must be set together with POD_NAME"):
         settings({"POD_NAME": "x", "POD_NAMESPACE": "y"}, nobody)
 
@@ -107,3 +109,16 @@ def test_what_templates_make_is_as_confined_as_the_restricted_standard_wants(nam
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("shown", [
+    "kafka.ssl.truststore.location", "/etc/app/key.pem", "kafka.sasl.mechanism", "kafka.bootstrap.servers"])
+def test_what_spark_may_show_of_options(shown: str) -> None:
+    assert re.search(REDACTION[1], shown) is None
+
+
+@pytest.mark.parametrize("hidden", [
+    "kafka.sasl.password", "kafka.sasl.jaas.config", "kafka.ssl.keystore.key", "kafka.ssl.key.password",
+    "kafka.sasl.oauthbearer.client.credentials.client.secret", "-----BEGIN EC PRIVATE KEY-----"])
+def test_what_spark_must_not_show_of_options(hidden: str) -> None:
+    assert re.search(REDACTION[1], hidden)
