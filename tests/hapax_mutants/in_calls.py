@@ -80,8 +80,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a closed client connects again", "a leaked connection", "client/cluster.py",
-        "        self._check_open()\n        try:\n            peer = await Peer.connect(\n",
-        "        try:\n            peer = await Peer.connect(\n",
+        "            self._check_open()\n            try:\n                return await Peer.connect(\n",
+        "            try:\n                return await Peer.connect(\n",
         (_CLOSING,),
     ),
     Mutant(

@@ -151,7 +151,7 @@ MUTANTS = (
         _LOGIN,
     ),
     Mutant(
-        "a token of a client's login is shown", "docs/client.md", "client/login.py",
+        "a token of a client's login is shown", "docs/client.md", "client/credentials.py",
         'f"OAuthToken(expires_ms={self.expires_ms})"', 'f"OAuthToken({self.token!r})"',
         _LOGIN,
     ),
@@ -162,9 +162,8 @@ MUTANTS = (
     ),
     Mutant(
         "a client's login is refused again and again", "docs/client.md", "client/login.py",
-        "if self._refusal is not None and self._ports.clock.monotonic_ms() < self._refused_until:\n"
-        "            raise",
-        "if False:\n            raise",
+        "            if known is not None and now < known.until:\n                raise",
+        "            if False:\n                raise",
         (*_LOGIN, *_REFUSALS),
     ),
     Mutant(
@@ -286,5 +285,10 @@ MUTANTS = (
         "a password that is set again amid a login ends a client", "docs/security.md", "kafka/sasl_session.py",
         '                self.refuse("login", "the credential was removed or replaced during the login")\n', "",
         (unit("kafka/test_sasl.py"),),
+    ),
+    Mutant(
+        "a commit's doubt is forgotten when the login is refused", "docs/client.md", "client/coordination.py",
+        "            in_doubt, sent = in_doubt or sent, False\n", "            in_doubt = sent = False\n",
+        (unit("client/test_deciding.py"),),
     ),
 )

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from hapax.client.errors import RetriableError, WrongState
+from hapax.client.errors import RetriableError, SaslAuthenticationFailed, WrongState
 from hapax.client.producer import Committed, Producer
+from hapax.core.errors import ErrorCode
 from hapax.core.producer.states import State
 from hapax.wire import messages
-from hapax.wire.peer import Capabilities
+from hapax.wire.peer import Capabilities, PeerClosed
 from unit.client.sending_world import FakeCluster, FakePeer, answer
 
 _VERSIONS = {
@@ -65,6 +66,8 @@ class World(FakeCluster):
 
     async def coordinator_peer(self, kind: str, key: str) -> Coordinator:
         return self.coordinator
+
+    def forget_coordinator(self, kind: str, key: str) -> None: ...
 
     async def write(self) -> None:
         """One record in a transaction, which its leader has."""
@@ -179,3 +182,35 @@ async def test_a_producer_whose_close_is_cancelled_is_closed(world: World) -> No
     assert not world.listeners
     with pytest.raises(WrongState, match="closed"):
         world.producer.begin()
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_who_is_not_let_in_any_more_learns_whether_the_commit_may_have_been_made(
+    world: World, answered: bool
+) -> None:
+    """The password was changed while the answer was awaited, and the connection broke."""
+    refusal = SaslAuthenticationFailed("no entry", code=ErrorCode.SASL_AUTHENTICATION_FAILED)
+    await world.write()
+    committing = asyncio.ensure_future(world.producer.commit())
+    await world.coordinator.asked.get()
+
+    async def refuse(kind: str, key: str) -> Coordinator:
+        raise refusal
+
+    world.coordinator_peer = refuse  # type: ignore[method-assign]
+    waiting = world.coordinator.waiting.popleft()
+    if answered:
+        waiting.set_result(messages.EndTxnResponse(
+            throttle_time_ms=0, error_code=ErrorCode.NOT_COORDINATOR, producer_id=-1, producer_epoch=-1))
+    else:
+        waiting.set_exception(PeerClosed("broken"))
+    with pytest.raises(SaslAuthenticationFailed, match="no entry") as failed:
+        while True:
+            try:
+                await committing
+            except RetriableError:
+                committing = asyncio.ensure_future(world.producer.commit())
+    assert ("may have taken effect" in str(failed.value)) is not answered
+    assert world.producer.state is State.FATAL_ERROR
+    async with asyncio.timeout(20):
+        await world.producer.close()
