@@ -22,8 +22,8 @@ MUTANTS = (
     ),
     Mutant(
         "a quota is stored and nothing is charged to it", "KIP-13", "kafka/quotas.py",
-        "        meter.add(amount, now_ms)\n",
-        "        meter.add(0, now_ms)\n",
+        "        if meter.add(amount, now_ms) <= free:\n",
+        "        if meter.add(0, now_ms) <= free:\n",
         (QUOTAS,),
     ),
     Mutant(

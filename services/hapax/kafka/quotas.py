@@ -58,7 +58,7 @@ LONGEST_ACCEPT_MS: Final = 10_000
 class ClientLimits:
     """What holds for one client of a connection: found once, until the quotas or the client change."""
 
-    __slots__ = ("client_id", "meters", "principal", "serial", "user")
+    __slots__ = ("client_id", "meters", "principal", "serial", "unlimited", "user")
 
     def __init__(self, serial: int, principal: Principal, client_id: str | None) -> None:
         self.serial = serial
@@ -66,8 +66,10 @@ class ClientLimits:
         self.principal = principal
         self.client_id = client_id
         self.user = principal.partition(":")[2]
-        self.meters: dict[str, tuple[Meter, Limit] | None] = {}
-        """By key; None: there is no limit."""
+        self.unlimited = False
+        """Neither what it writes nor the time that it takes has a limit."""
+        self.meters: dict[str, tuple[Meter, float, Limit] | None] = {}
+        """By key: the meter, the amount that its windows may have at any time, and the limit. None: there is none."""
 
 
 class Quotas:
@@ -117,7 +119,7 @@ class Quotas:
     def differ(self, limits: ClientLimits) -> bool:
         """Whether a quota that was looked up for this client is another one by now."""
         return any(
-            self._limit(limits, key) != (None if found is None else found[1]) for key, found in limits.meters.items())
+            self._limit(limits, key) != (None if found is None else found[2]) for key, found in limits.meters.items())
 
     def meters(self) -> int:
         return sum(map(len, self._all))
@@ -133,15 +135,24 @@ class Quotas:
     def arrived(self, ctx: RequestContext, size: int, seconds: float) -> int:
         """Charges a request whose handler has been called. How long its connection is not read, in milliseconds.
         `size`: bytes of its frame; `seconds`: how long it has kept the event loop busy."""
-        if ctx.session.node or ctx.api.key in _UNCHARGED:
+        key = ctx.api.key
+        session = ctx.session
+        if session.node or key in _UNCHARGED:
             return 0
-        limits = self._limits_of(ctx)
-        now_ms = self._now_ms()
-        wait_ms = 0
-        if ctx.api.key == _PRODUCE:
-            wait_ms = self._charge(limits, PRODUCER_BYTE_RATE, size, now_ms)
-        busy_ms = self._charge(limits, REQUEST_PERCENTAGE, seconds * 100, now_ms, self._windows.size_ms)
-        return max(wait_ms, busy_ms)
+        limits = session.limits
+        if (
+            limits is None or limits.serial != self._serial or limits.client_id != ctx.client_id
+            or limits.principal != session.principal
+        ):
+            limits = self._found_limits(ctx)
+        if limits.unlimited:
+            return 0
+        now_ms = int(self._time() * 1000)
+        wait_ms = self._charge(limits, PRODUCER_BYTE_RATE, size, now_ms) if key == _PRODUCE else 0
+        if self.times:
+            busy_ms = self._charge(limits, REQUEST_PERCENTAGE, seconds * 100, now_ms, self._windows.size_ms)
+            return max(wait_ms, busy_ms)
+        return wait_ms
 
     def spent(self, ctx: RequestContext, seconds: float) -> None:
         """Charges time for a request that has been answered, or goes on: the client's next request is judged by it."""
@@ -175,13 +186,13 @@ class Quotas:
         found = self._meter(self._limits_of(ctx), CONSUMER_BYTE_RATE)
         if found is None:
             return None
-        meter, limit = found
+        meter, free, limit = found
         wait_ms = meter.wait_ms(limit.rate, self._now_ms())
         if wait_ms:
             self.count(CONSUMER_BYTE_RATE, wait_ms)
             ctx.throttle(wait_ms)
             ctx.uncharged = True
-        return wait_ms, max(1, int(limit.rate * self._windows.full_s))
+        return wait_ms, max(1, int(free))
 
     def limited(self, ctx: RequestContext, key: str) -> tuple[str, str] | None:
         """The user and client id of a client who has a quota of this key; None: it has none."""
@@ -204,19 +215,24 @@ class Quotas:
             self._node_hosts[node.node_id] = plain_host(ctx.host), shown[1], shown[2]
 
     def _limits_of(self, ctx: RequestContext) -> ClientLimits:
-        assert self._view is not None
         session: AnsweringSession = ctx.session
         limits = session.limits
         if (
             limits is None or limits.serial != self._serial or limits.client_id != ctx.client_id
             or limits.principal != session.principal
         ):
-            limits = ClientLimits(self._serial, session.principal, ctx.client_id)
-            if len(ctx.client_id or "") <= LONGEST_NAME:  # a longer one is not kept for every connection
-                session.limits = limits
+            limits = self._found_limits(ctx)
         return limits
 
-    def _meter(self, limits: ClientLimits, key: str) -> tuple[Any, Limit] | None:
+    def _found_limits(self, ctx: RequestContext) -> ClientLimits:
+        session = ctx.session
+        limits = ClientLimits(self._serial, session.principal, ctx.client_id)
+        limits.unlimited = all(self._limit(limits, key) is None for key in (PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE))
+        if len(ctx.client_id or "") <= LONGEST_NAME:  # a longer one is not kept for every connection
+            session.limits = limits
+        return limits
+
+    def _meter(self, limits: ClientLimits, key: str) -> tuple[Any, float, Limit] | None:
         found = limits.meters.get(key, _UNKNOWN)
         if found is _UNKNOWN or (found is not None and not found[0].live):
             found = limits.meters[key] = self._found(limits, key)
@@ -226,19 +242,25 @@ class Quotas:
         assert self._view is not None
         return self._view.quotas.index.limit(key, limits.user, _named(limits.client_id))
 
-    def _found(self, limits: ClientLimits, key: str) -> tuple[Meter, Limit] | None:
+    def _found(self, limits: ClientLimits, key: str) -> tuple[Meter, float, Limit] | None:
         limit = self._limit(limits, key)
         if limit is None:
             return None
         owner = Owner(key, limit.user, limit.client_id)
-        return self._rates.of(owner, self._now_ms(), limits.user if limit.by_default else None), limit
+        meter = self._rates.of(owner, self._now_ms(), limits.user if limit.by_default else None)
+        return meter, limit.rate * self._windows.full_s, limit
 
     def _charge(self, limits: ClientLimits, key: str, amount: float, now_ms: int, longest_ms: int | None = None) -> int:
-        found = self._meter(limits, key)
+        found = limits.meters.get(key, _UNKNOWN)
         if found is None:
             return 0
-        meter, limit = found
-        meter.add(amount, now_ms)
+        if found is _UNKNOWN or not found[0].live:
+            found = self._meter(limits, key)
+            if found is None:
+                return 0
+        meter, free, limit = found
+        if meter.add(amount, now_ms) <= free:
+            return 0
         wait_ms: int = meter.wait_ms(limit.rate, now_ms)
         if longest_ms is not None:
             wait_ms = min(wait_ms, longest_ms)

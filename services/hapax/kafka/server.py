@@ -50,6 +50,7 @@ log = telemetry.logger("listener")
 _HEADER: Final = struct.Struct(">hhih")
 _CORRELATION: Final = struct.Struct(">i")
 _FLEXIBLE_CORRELATION: Final = struct.Struct(">ib")
+_FETCH: Final = 1
 _API_VERSIONS: Final = 18
 _BYTES: Final = (bytes, bytearray, memoryview)
 _ROUNDING_MS: Final = 0.001
@@ -323,9 +324,14 @@ class Session:
             self._settle(ctx)
             return
         try:
-            if self._quotas.enforced:
+            if self._quotas.enforced and (ctx.throttled or ctx.api.key == _FETCH):
                 answer = self._throttled(ctx, answer)
-            chunks = None if answer is None else (_encode if not self._quotas.times else self._encoded)(ctx, answer)
+            if answer is None:
+                chunks = None
+            elif self._quotas.times and type(answer) is not tuple:
+                chunks = self._encoded(ctx, answer)
+            else:
+                chunks = _encode(ctx, answer)
         except Exception as error:
             self.fail(ctx, error)
             return
@@ -364,7 +370,9 @@ class Session:
     # --- quotas -----------------------------------------------------------------------------------------------
 
     def _charge(self, ctx: RequestContext, size: int) -> None:
-        ctx.throttle(self._quotas.arrived(ctx, size, self._server.stopwatch() - ctx.began))
+        wait_ms = self._quotas.arrived(ctx, size, self._server.stopwatch() - ctx.began)
+        if wait_ms:
+            ctx.throttle(wait_ms)
 
     def _throttled(self, ctx: RequestContext, answer: Any) -> Any:
         """The answer leaves now. Its client is told how long it is not read from now on."""

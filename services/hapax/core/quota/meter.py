@@ -30,10 +30,11 @@ class Meter:
     """A rate. The time that it is measured over is taken for whole windows from the start, as in Kafka: so a client
     that was idle may use ten seconds' worth at once."""
 
-    __slots__ = ("_counts", "_newest", "_total", "_windows", "last_ms", "live")
+    __slots__ = ("_counts", "_newest", "_size_ms", "_total", "_windows", "last_ms", "live")
 
     def __init__(self, windows: Windows, now_ms: int) -> None:
         self._windows = windows
+        self._size_ms = windows.size_ms
         self._counts = [0.0] * windows.number
         self._newest = now_ms // windows.size_ms
         self._total = 0.0
@@ -41,11 +42,15 @@ class Meter:
         self.live = True
         """False once the meter was given up: its entity has another by now, or none."""
 
-    def add(self, amount: float, now_ms: int) -> None:
-        self._turn(now_ms)
-        self._counts[self._newest % len(self._counts)] += amount
-        self._total += amount
+    def add(self, amount: float, now_ms: int) -> float:
+        """The amount of all windows now."""
+        if now_ms // self._size_ms > self._newest:
+            self._turn(now_ms)
+        counts = self._counts
+        counts[self._newest % len(counts)] += amount
+        self._total = total = self._total + amount
         self.last_ms = now_ms
+        return total
 
     def wait_ms(self, rate: float, now_ms: int) -> int:
         """How long nothing may be used, so that what was used is no more than the rate; 0: it is no more now."""
