@@ -291,4 +291,9 @@ MUTANTS = (
         "            in_doubt, sent = in_doubt or sent, False\n", "            in_doubt = sent = False\n",
         (unit("client/test_deciding.py"),),
     ),
+    Mutant(
+        "a client sends requests in the last moment of its session", "KIP-368", "wire/peer.py",
+        "_USED_SHARE: Final = 0.95", "_USED_SHARE: Final = 1.0",
+        _CONNECTION,
+    ),
 )

@@ -50,6 +50,8 @@ _NEVER: Final = float("inf")
 _AT_ONCE: Final = float("-inf")
 _LEAST_BETWEEN_LOGINS_S: Final = 1.05
 """Servers refuse another login within a second."""
+_USED_SHARE: Final = 0.95
+"""Of a session's time: what is sent later may arrive after its end, and the server would close the connection."""
 _ASKED_AGAIN_S: Final = 1.0
 """Pause before a credential that could not be had is asked for again."""
 _CORRELATION = struct.Struct(">i")
@@ -163,7 +165,7 @@ class Peer:
         self._renew_at = _NEVER
         """A request that is sent then or later renews the login. On the loop's clock, as the next one."""
         self._ends_at = _NEVER
-        """The session is over: the server takes nothing but a login."""
+        """From then on the server may take nothing but a login."""
         self._renewal: asyncio.Task[None] | None = None
         self._throttled_until = 0.0
         self._release: asyncio.TimerHandle | None = None  # at that time
@@ -254,7 +256,7 @@ class Peer:
         self._logged_in_at = self._loop.time()
         # The server's count begins before its answer arrives. When exactly is unknown, but not before it was asked.
         self._renew_at = self._said_at + login.renew_after_s(lifetime_ms) if lifetime_ms > 0 else _NEVER
-        self._ends_at = self._said_at + lifetime_ms / 1000 if lifetime_ms > 0 else _NEVER
+        self._ends_at = self._said_at + lifetime_ms / 1000 * _USED_SHARE if lifetime_ms > 0 else _NEVER
 
     async def call_now(self, request: ApiMessage) -> Any:
         """A request of the login itself. Answers come in order, so it may take as long as what is in flight."""

@@ -440,13 +440,13 @@ def test_a_session_lasts_from_when_its_login_was_sent() -> None:
     does, and the server would close the connection amid requests."""
     async def body(world: ControlWorld) -> None:
         server, login = Server(), Known()
-        server.lifetime_ms, server.delay_s = 10_000, 3.0
+        server.lifetime_ms, server.delay_s = 10_000, 3.0  # the last message leaves after 9 s
         login.renewed_after_s = 9.0
         loop = asyncio.get_running_loop()
         began = loop.time()
         peer = await connected(server, login)
         assert loop.time() - began >= 12
-        assert peer._renew_at == pytest.approx(began + 18) and peer._ends_at == pytest.approx(began + 19)
+        assert peer._renew_at == pytest.approx(began + 18) and peer._ends_at == pytest.approx(began + 18.5)
 
     run(body)
 
@@ -467,6 +467,24 @@ def test_sessions_of_any_length(lifetime_ms: int) -> None:
             assert (await asked).cluster_id == "c"
             server.heard.clear()
         assert login.exchanges == (4 if lifetime_ms == 1 else 1)
+
+    run(body)
+
+
+def test_no_request_is_sent_in_the_last_moment_of_a_session() -> None:
+    """It would arrive after its end. A client that has been idle may send its next request just then."""
+    async def body(world: ControlWorld) -> None:
+        server, login = Server(), Known()
+        server.lifetime_ms = 10_000
+        login.renewed_after_s = 8.5
+        peer = await connected(server, login)
+        server.heard.clear()
+        await asyncio.sleep(9.8)
+        asked = peer.submit(MetadataRequest(topics=[]), version=12)
+        await server.hears("metadata")
+        assert server.heard == ["handshake", "token", "token", "metadata"]
+        server.answer_metadata()
+        await asked
 
     run(body)
 
