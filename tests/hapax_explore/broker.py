@@ -241,6 +241,7 @@ class Broker(Component):
             self.name, value, self.outbox,
         )
         partitions = SimpleNamespace(
+            settings=_SETTINGS,
             view=SimpleNamespace(producer_ids_below=1 << 40),
             by_name={("t", 0): self.replica} if self.replica.serving else {},
             refusal=lambda topic, index: Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER),

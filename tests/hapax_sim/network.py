@@ -398,7 +398,10 @@ class SimNetwork:
     def rpc_channel(self, address: str) -> SimRpcChannel:
         return SimRpcChannel(self.world, self.process, address, self.cluster_id)
 
-    def public_channel(self, address: str, cluster_id: str) -> SimRpcChannel:
+    def node_tls(self, role: str, node_id: int) -> None:
+        return None
+
+    def public_channel(self, address: str, cluster_id: str, tls: object = None) -> SimRpcChannel:
         return SimRpcChannel(self.world, self.process, address, cluster_id)
 
     def _died(self) -> None:

@@ -14,7 +14,10 @@ Samples = dict[str, list[tuple[dict[str, str], float]]]
 def scraped(cluster: LocalCluster, process: str) -> Samples:
     port = next(each.http_port for each in cluster.status().processes if each.name == process)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
+        return parsed(answer.read().decode())
+
+
+def parsed(text: str) -> Samples:
     found: Samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -68,7 +68,10 @@ class _Made(Generic[C]):
 class Clients:
     """One admin client and one for leases."""
 
-    def __init__(self, ports: Ports, view: ClusterView, call_ms: int) -> None:
+    def __init__(self, ports: Ports, view: ClusterView, call_ms: int, given: Mapping[str, str] | None = None) -> None:
+        """`given`: settings of a client, from `admin.client.config`; its `bootstrap.servers` replaces the addresses
+        that the nodes use among themselves."""
+        self._given = given or {}
         self._view = view
         self._call_ms = call_ms
         self._admin = _Made(lambda addresses: Admin(self._options(addresses), ports=ports).start())
@@ -91,10 +94,14 @@ class Clients:
         await self._leases.close()
 
     def _addresses(self) -> list[str]:
+        told = self._given.get("bootstrap.servers", "")
+        if told:
+            return [each.strip() for each in told.split(",")]
         return [f"{node.host}:{node.port}" for role in _KAFKA_ROLES for node in self._view.nodes(role)]
 
     def _options(self, addresses: list[str]) -> dict[str, object]:
         return {
+            **self._given,
             "bootstrap.servers": ",".join(addresses),
             "client.id": "hapax-admin",
             "request.timeout.ms": min(5_000, self._call_ms),

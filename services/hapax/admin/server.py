@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Generator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import h11
 import uvicorn
@@ -29,8 +29,12 @@ from hapax.admin.problems import MEDIA_TYPE, Problem
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.settings import Settings
 
+if TYPE_CHECKING:
+    from hapax.runtime.tls import TlsCertificates
+
 log = telemetry.logger("http")
 
+_HANDSHAKE_S: Final = 10.0
 _HEAD_MAX_BYTES: Final = 16 << 10
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 16 << 20
@@ -214,6 +218,8 @@ class Connection(H11Protocol):
 
 
 class _Uvicorn(uvicorn.Server):
+    certificates: TlsCertificates | None = None
+
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield  # the process has its own handlers
@@ -228,8 +234,10 @@ class _Uvicorn(uvicorn.Server):
                 config=config, server_state=self.server_state, app_state={})
             return made
 
+        tls: dict[str, Any] = {} if self.certificates is None else {
+            "ssl": self.certificates.listening_context(), "ssl_handshake_timeout": _HANDSHAKE_S}
         self.servers = [await asyncio.get_running_loop().create_server(
-            connection, config.host, config.port, backlog=config.backlog)]
+            connection, config.host, config.port, backlog=config.backlog, **tls)]
         self.started = True
 
 
@@ -237,9 +245,10 @@ class HttpServer:
     """`start` returns when it listens. `close` waits a few seconds for running requests."""
 
     def __init__(
-        self, app: ASGIApp, settings: Settings, metrics: telemetry.Metrics, fault: Callable[[BaseException], None]
+        self, app: ASGIApp, settings: Settings, metrics: telemetry.Metrics, fault: Callable[[BaseException], None],
+        certificates: TlsCertificates | None = None,
     ) -> None:
-        """`fault`: called if the server ends without `close`."""
+        """`fault`: called if the server ends without `close`. `certificates`: with them, HTTPS."""
         self._fault = fault
         limits = Limits(settings, metrics)
         connection = type("LimitedConnection", (Connection,), {"limits": limits})
@@ -251,6 +260,7 @@ class HttpServer:
             timeout_keep_alive=settings.admin_idle_timeout_ms / 1000,  # type: ignore[arg-type]
             timeout_graceful_shutdown=_SHUTDOWN_S, h11_max_incomplete_event_size=_HEAD_MAX_BYTES, backlog=1024,
         ))
+        self._server.certificates = certificates
         self._serving: asyncio.Task[None] | None = None
         metrics.observe(CONNECTIONS, lambda: len(self._server.server_state.connections))
         metrics.observe(CONNECTIONS_WAITING, lambda: len(limits.waiting))

@@ -13,11 +13,13 @@ from hapax.admin.gate import Gate
 from hapax.admin.idempotency import Idempotency
 from hapax.admin.server import HttpServer
 from hapax.admin.tokens import TokenFileError, Tokens
+from hapax.client.errors import SettingsError as BadProperties
+from hapax.client.properties import read_properties
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Ports
 from hapax.runtime.rollback_guard import RollbackGuard
-from hapax.runtime.settings import Settings
+from hapax.runtime.settings import Settings, SettingsError
 
 log = telemetry.logger("admin")
 
@@ -55,7 +57,9 @@ async def start(
     tokens = _tokens(settings, asyncio.get_running_loop().time)
     gate, view, clients = await compose(ports, settings, tokens, on_lost, metrics)
     try:
-        server = HttpServer(gate, settings, metrics, lambda error: on_lost(f"the HTTP server failed: {error!r}"))
+        server = HttpServer(
+            gate, settings, metrics, lambda error: on_lost(f"the HTTP server failed: {error!r}"),
+            None if ports.tls is None else ports.tls.admin)
         await server.start()
     except BaseException:
         await clients.close()
@@ -73,7 +77,7 @@ async def compose(
         ports.metadata, settings.cluster_id, ports.random, RollbackGuard(settings.cluster_id),
         on_refused=lambda refusal: on_lost(str(refusal)),
     )
-    clients = Clients(ports, view, max(100, settings.admin_request_timeout_ms * 4 // 5))
+    clients = Clients(ports, view, max(100, settings.admin_request_timeout_ms * 4 // 5), _client_settings(settings))
     try:
         await view.start()
     except BaseException:
@@ -82,6 +86,16 @@ async def compose(
     app = make_app(Context(ports, settings, view, clients, QueryCoalescer(settings.admin_request_timeout_ms / 1000)))
     keys = Idempotency(ports.metadata, ports.clock, settings.cluster_id, 2 * settings.admin_request_timeout_ms / 1000)
     return Gate(app, settings, tokens, keys, metrics, asyncio.get_running_loop().time), view, clients
+
+
+def _client_settings(settings: Settings) -> dict[str, str]:
+    """Raises SettingsError, OSError."""
+    if settings.admin_client_config is None:
+        return {}
+    try:
+        return read_properties(Path(settings.admin_client_config))
+    except BadProperties as error:
+        raise SettingsError(f"admin.client.config: {error}") from None
 
 
 def _tokens(settings: Settings, now: Callable[[], float]) -> Tokens | None:

@@ -28,6 +28,7 @@ from hapax.runtime.ports import Network, Randomness, Task
 from hapax.runtime.registration import Registration
 from hapax.runtime.settings import Settings
 from hapax.wire.messages import FetchRequest
+from hapax.wire.nodes import connect_to
 from hapax.wire.peer import Peer, PeerError, PeerUnsupported
 from hapax.wire.replica_fetch import (
     FETCH_VERSION,
@@ -271,8 +272,8 @@ class Fetcher:
         settings = self._context.settings
         self._answered = -1
         try:
-            peer = await Peer.connect(
-                self._context.network, node.host, node.port,
+            peer = await connect_to(
+                self._context.network, node,
                 client_id=f"hapax-{self._registration.record.node_id}-replica",
                 request_timeout_ms=settings.replica_fetch_wait_max_ms + _ANSWER_SLACK_MS,
                 connect_timeout_ms=_CONNECT_TIMEOUT_MS,

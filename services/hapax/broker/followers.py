@@ -21,6 +21,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.barrier import Conversation
 from hapax.core.types import NodeId
 from hapax.kafka.api.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResult, encode_response, failed
+from hapax.kafka.node_proofs import proven
 from hapax.kafka.table import DEFERRED, RequestContext
 from hapax.log.reading import Cold
 from hapax.log.segment import LogRange
@@ -28,7 +29,7 @@ from hapax.log.soundness import Damaged
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.cluster import NodeView
 from hapax.runtime.incidents import Incidents
-from hapax.wire.internal_writes import read_proof
+from hapax.runtime.security_settings import SSL
 
 log = telemetry.logger("followers")
 
@@ -51,11 +52,12 @@ class Followers:
         self.prompt = prompt
         self.throttle = throttle
         self.sent_bytes = metrics.counter(REPLICATED_BYTES)
+        self._secured = partitions.settings.security_inter_broker_protocol == SSL
         self._incidents = incidents
         self._sessions: dict[NodeId, FollowerSession] = {}
 
     def fetch(self, ctx: RequestContext, request: FetchRequest) -> object:
-        node = self._asking(request)
+        node = self._asking(ctx, request)
         if node is None:
             self._incidents(
                 "replica", "refused a fetch in the name of a replica", peer=ctx.connection.peer,
@@ -76,10 +78,10 @@ class Followers:
             return encode_response(ctx.api_version, FetchResult(ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0, []))
         return session.receive(ctx, request)
 
-    def _asking(self, request: FetchRequest) -> NodeView | None:
+    def _asking(self, ctx: RequestContext, request: FetchRequest) -> NodeView | None:
         """The live broker whose registration the request proves, if it has the request's replica id."""
-        shown = read_proof(request.proof)
-        node = None if shown is None else self.partitions.view.registered(shown[1], shown[2])
+        shown = proven(self.partitions.view, ctx, request.proof, self._secured)
+        node = None if shown is None else shown.node
         return node if node is not None and node.node_id == request.replica_id and node.role == "broker" else None
 
     def forgot(self, node: NodeView, partition: tuple[bytes, int]) -> None:

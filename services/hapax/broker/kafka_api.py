@@ -32,12 +32,13 @@ from hapax.kafka.api.list_offsets import (
 from hapax.kafka.api.offset_for_leader_epoch import EpochEnd
 from hapax.kafka.api.produce import PartitionRecords, ProduceCall
 from hapax.kafka.api.write_txn_markers import WritableMarker
+from hapax.kafka.node_proofs import proven
 from hapax.kafka.table import CloseConnection, RequestContext
 from hapax.log.soundness import Damaged
 from hapax.log.times import find_newest_record, find_record
 from hapax.runtime import telemetry
 from hapax.runtime.metrics import Counter
-from hapax.wire.internal_writes import read_proof
+from hapax.runtime.security_settings import SSL
 from hapax.wire.write_pass import read_pass
 
 _NO_INTERNAL_WRITES: Final = WriteResult(
@@ -85,6 +86,7 @@ class ProduceService:
     def __init__(self, partitions: PartitionSet, metrics: telemetry.Metrics, superseded: Counter) -> None:
         """`superseded` counts writes on connections that a newer connection has superseded."""
         self._partitions = partitions
+        self._secured = partitions.settings.security_inter_broker_protocol == SSL
         self._superseded = superseded
         self._bytes = metrics.counter(PRODUCED_BYTES)
 
@@ -95,7 +97,7 @@ class ProduceService:
             for number in range(len(request.partitions)):
                 call.settle(number, WriteResult(ErrorCode.INVALID_REQUIRED_ACKS))
             return
-        if request.internal is not None and (shard_epoch := self._shard_epoch(request.internal)) is not None:
+        if request.internal is not None and (shard_epoch := self._shard_epoch(ctx, request.internal)) is not None:
             self._produce_internal(call, body, shard_epoch)
             return
         partitions = self._partitions
@@ -135,12 +137,10 @@ class ProduceService:
                     batch, call, number, transactional_id, ctx.api_version, request.acks != -1,
                     admission if mine else None)
 
-    def _shard_epoch(self, proof: bytes) -> int | None:
-        """Shard epoch of an internal write. None: the proof names no live registration, so it is a client's write."""
-        shown = read_proof(proof)
-        if shown is None or self._partitions.view.registered(shown[1], shown[2]) is None:
-            return None
-        return shown[0]
+    def _shard_epoch(self, ctx: RequestContext, proof: bytes) -> int | None:
+        """Shard epoch of an internal write. None: it is a client's write."""
+        shown = proven(self._partitions.view, ctx, proof, self._secured)
+        return None if shown is None else shown.shard_epoch
 
     def _produce_internal(self, call: ProduceCall, body: memoryview, shard_epoch: int) -> None:
         for number, part in enumerate(call.request.partitions):

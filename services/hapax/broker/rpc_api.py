@@ -18,7 +18,7 @@ from hapax.core.partition.values import WriteResult
 from hapax.core.types import PartitionIndex, RegistrationEpoch, TopicId, TopicIdPartition
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
 from hapax.rpc.gen.hapax.v1 import partitions_pb2
-from hapax.runtime.ports import RpcHandler
+from hapax.runtime.ports import RpcHandler, RpcPeer
 from hapax.runtime.rpc import decoding
 
 SERVICE: Final = "/hapax.internal.v1.PartitionBroker/"
@@ -42,7 +42,7 @@ class BrokerRpc:
             SERVICE + "WriteMarkers": decoding(broker_pb2.WriteMarkersRequest, self.write_markers),
             SERVICE + "DescribeProducers": decoding(broker_pb2.DescribeProducersRequest, self.describe_producers),
             SERVICE + "FenceProducer": decoding(broker_pb2.FenceProducerRequest, self.fence_producer),
-            SERVICE + "FetchSnapshot": decoding(broker_pb2.FetchSnapshotRequest, self.fetch_snapshot),
+            SERVICE + "FetchSnapshot": self.fetch_snapshot,
         }
 
     def public_handlers(self) -> dict[str, RpcHandler]:
@@ -168,11 +168,14 @@ class BrokerRpc:
 
     # --- replicas -------------------------------------------------------------------------------------------------
 
-    async def fetch_snapshot(self, request: broker_pb2.FetchSnapshotRequest) -> bytes:
+    async def fetch_snapshot(self, payload: bytes, peer: RpcPeer) -> bytes:
+        request = broker_pb2.FetchSnapshotRequest.FromString(payload)
         asking = self._partitions.view.registered(RegistrationEpoch(request.registration_epoch), request.session)
         try:
             if asking is None:
                 raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the registration that was shown is not a live one")
+            if peer.authenticated and peer.node_id != asking.node_id:
+                raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the registration that was shown is another node's")
             replica = self._find(request.partition)
             response = await self._snapshots.piece(
                 replica, asking.node_id, request.leader_epoch, request.offset, request.position)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,7 +30,8 @@ def nodes(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> 
                 "port": node.port, "rpc_address": node.rpc_address, "rack": broker.rack if broker else "",
                 "standing": broker.standing if broker else "", "acts": False})
         for other in await admin.list_service_nodes():
-            found.append(other._asdict() | {"host": other.rpc_address.rpartition(":")[0], "port": 0})
+            host = other.rpc_address.removeprefix("tls://").rpartition(":")[0]
+            found.append(other._asdict() | {"host": host, "port": 0})
         return found
 
     columns = ("node_id", "role", "host", "port", "rpc_address", "rack", "standing", "acts")
@@ -83,3 +85,24 @@ def version(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -
         "command": importlib.metadata.version("hapaxlog"), "cluster_id": cluster.cluster_id,
         "transaction_version": cluster.transaction_version}
     output.print_records(as_json, "", [shown], tuple(shown))
+
+
+@app.command("etcd-users")
+def etcd_users(
+    endpoint: Annotated[str, typer.Option(help="A member of etcd, as HOST:PORT.", metavar="HOST:PORT")],
+    cluster_id: Annotated[str, typer.Option(help="The setting cluster.id.")],
+    certificate: Annotated[Path, typer.Option(help="PEM file with a certificate whose common name is root.")],
+    key: Annotated[Path, typer.Option(help="PEM file with its key.")],
+    authority: Annotated[Path, typer.Option(help="PEM file with the authorities of etcd's certificates.")],
+) -> None:
+    """Make etcd's users, one for each role of the cluster's processes, with the rights that the role needs, and turn
+    etcd's authentication on. It may be run again, also while the cluster works."""
+    from hapax.runtime.etcd_users import EtcdUsersError, set_up
+    from hapax.runtime.tls import Material
+
+    try:
+        root = Material(certificate.read_bytes(), key.read_bytes(), authority.read_bytes())
+        changes = set_up(endpoint, root, cluster_id)
+    except (OSError, EtcdUsersError) as error:
+        output.fail(str(error))
+    print(f"{changes} changes")

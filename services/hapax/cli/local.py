@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 from hapax.cli import output
 from hapax.local.cluster import LocalCluster, runner_command
 from hapax.local.folder import Folder, LocalClusterError
+from hapax.local.secure import SecureFolder
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -31,21 +33,34 @@ def up(
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of every process. Repeatable.")
     ] = None,
     admin: Annotated[bool, typer.Option("--admin", help="Also start the REST API (needs the extra `admin`).")] = False,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="TLS, logins and permissions on every port. A cluster stays so.")
+    ] = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once every node is serving, and leave the cluster running.")
     ] = False,
 ) -> None:
-    """Start a cluster and print `ready bootstrap=HOST:PORT`. Without --detach, Ctrl-C stops it."""
+    """Start a cluster and print `ready bootstrap=HOST:PORT`. Without --detach, Ctrl-C stops it.
+
+    With --secure the line also names a file of client settings for --command-config: a user who may do everything."""
     chosen = settings or ()
+    made = SecureFolder(Folder(directory))
+    secure = secure or made.made
+    if not secure:
+        print("Open to every process of this computer, without TLS or logins; --secure closes it.", file=sys.stderr)
     try:
         if detach:
             cluster = LocalCluster(directory)
-            state = cluster.up(port=port, brokers=brokers, coordinators=coordinators, settings=chosen, admin=admin)
-            rest = f" rest=http://127.0.0.1:{state.process('admin-0').port}" if admin else ""
-            print(f"ready bootstrap={state.bootstrap}{rest}")
+            state = cluster.up(port=port, brokers=brokers, coordinators=coordinators, settings=chosen, admin=admin,
+                               secure=secure)
+            scheme = "https" if secure else "http"
+            rest = f" rest={scheme}://127.0.0.1:{state.process('admin-0').port}" if admin else ""
+            profile = f" command-config={made.profile}" if secure else ""
+            print(f"ready bootstrap={state.bootstrap}{rest}{profile}")
             return
         command = runner_command(
-            Folder(directory), port=port, brokers=brokers, coordinators=coordinators, settings=chosen, admin=admin
+            Folder(directory), port=port, brokers=brokers, coordinators=coordinators, settings=chosen, admin=admin,
+            secure=secure,
         )
     except LocalClusterError as error:
         output.fail(str(error))

@@ -638,7 +638,8 @@ class ClusterClient:
         self._check_open()
         found = self._rpc.get(address)
         if found is None:
-            found = self._rpc[address] = self.ports.network.public_channel(address, self.cluster_id or "")
+            found = self._rpc[address] = self.ports.network.public_channel(
+                address, self.cluster_id or "", self._tls)
         return found
 
     # --- trying again -----------------------------------------------------------------------------------------

@@ -142,7 +142,8 @@ class Presence:
         node = watched.node
         held = _Held(lambda: self._heard(watched))
         async with asyncio.timeout(_CONNECT_S):
-            connection = await self._network.connect(node.host, node.port, held.opened, _LIMITS)
+            connection = await self._network.connect(
+                node.host, node.port, held.opened, _LIMITS, self._network.node_tls(node.role, node.node_id))
         watched.met = True
         watched.connection = connection
         connection.send([_QUESTION])
@@ -155,7 +156,7 @@ class Presence:
     async def _call(self, watched: _Watched) -> None:
         """As `_hold`, of a node without a Kafka listener: its gRPC health is asked, and every answer counts. Returns
         when a call fails; raises ConnectionRefusedError where the process is gone."""
-        address = Address.parse(watched.node.rpc_address)
+        address = Address.parse(watched.node.record.rpc_address)
         channel = self._network.rpc_channel(watched.node.rpc_address)
         while True:
             try:

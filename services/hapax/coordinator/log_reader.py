@@ -19,6 +19,7 @@ from hapax.runtime.cluster import ClusterView, NodeView
 from hapax.runtime.ports import Network
 from hapax.wire.internal_writes import proof
 from hapax.wire.messages import FetchRequest, set_unknown_tag
+from hapax.wire.nodes import connect_to
 from hapax.wire.peer import INTERNAL_WRITE_TAG, Peer, PeerError
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
@@ -85,8 +86,8 @@ class LogReader:
         key = (leader.node_id, leader.registration)
         opened = self._peers.get(key)
         if opened is None:
-            opened = self._peers[key] = supervision.once(Peer.connect(
-                self._network, leader.host, leader.port, client_id=self._client_id,
+            opened = self._peers[key] = supervision.once(connect_to(
+                self._network, leader, client_id=self._client_id,
                 request_timeout_ms=self._request_timeout_ms,
             ), "log-reader-connect", expected=(PeerError,))
         return await asyncio.shield(opened)

@@ -40,6 +40,7 @@ from hapax.wire.internal_writes import (
     proof,
 )
 from hapax.wire.messages import ListOffsetsRequest, ProduceRequest
+from hapax.wire.nodes import connect_to
 from hapax.wire.peer import Peer, PeerError
 
 log = telemetry.logger("log-writer")
@@ -360,8 +361,8 @@ class _Link:
     async def _connect(self) -> None:
         node = self._node
         try:
-            peer = await Peer.connect(
-                self._writer.network, node.host, node.port, client_id=f"hapax-{self._writer.node_id}-log",
+            peer = await connect_to(
+                self._writer.network, node, client_id=f"hapax-{self._writer.node_id}-log",
                 request_timeout_ms=self._writer.request_timeout_ms,
             )
         except PeerError as error:

@@ -23,19 +23,6 @@ CONNECTIONS: Final = gauge(
     kafka="kafka.server:type=socket-server-metrics,name=connection-count")
 REQUEST_BYTES_IN_FLIGHT: Final = gauge(
     "hapax_request_bytes_in_flight", "Bytes of requests that have no answer yet.", unit="bytes")
-TLS_HANDSHAKES: Final = counter(
-    "hapax_tls_handshakes_total",
-    "TLS handshakes: completed, failed, timed out, or given up because there were too many.", ["listener", "outcome"],
-    kafka="kafka.server:type=socket-server-metrics,name=successful-authentication-total")
-TLS_DAYS_LEFT: Final = gauge(
-    "hapax_tls_certificate_days_left", "Days until a listener's certificate expires; negative: since it has.",
-    ["listener"])
-TLS_REFUSED: Final = gauge(
-    "hapax_tls_certificates_refused",
-    "1: the files of a listener's certificates have changed and cannot be used, so the former ones serve; see the log.",
-    ["listener"])
-TLS_RELOADS: Final = counter(
-    "hapax_tls_reloads_total", "How often a listener has taken over new certificates.", ["listener"])
 LOGINS: Final = counter(
     "hapax_sasl_logins_total",
     "Logins: succeeded, renewed on an open connection, failed, timed out, or given up because there were too many.",

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from hapax.core.access.resources import CLUSTER_NAME, Action, ResourceType
 from hapax.core.access.rights import Rights
 from hapax.core.errors import ErrorCode
+from hapax.kafka.node_proofs import proven
 from hapax.runtime.access import Access
-from hapax.wire.internal_writes import read_proof
 from hapax.wire.messages import unknown_tag
 from hapax.wire.peer import INTERNAL_WRITE_TAG
 
@@ -86,8 +86,7 @@ class Asking:
 
 
 def proves_node(access: Access, ctx: RequestContext, proof: bytes) -> bool:
-    shown = read_proof(proof)
-    return shown is not None and access.is_node(ctx.principal, shown[1], shown[2])
+    return access.may_be_node(ctx.principal) and proven(access.view, ctx, proof, access.secured) is not None
 
 
 def rights_of(access: Access, ctx: RequestContext) -> Rights:

@@ -36,11 +36,12 @@ from hapax.core.quota.index import Limit
 from hapax.core.quota.meter import Meter, Windows
 from hapax.core.quota.meters import Meters, Owner
 from hapax.core.types import NodeId, RegistrationEpoch
+from hapax.kafka.node_proofs import proven
 from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Chunk
+from hapax.runtime.security_settings import SSL
 from hapax.runtime.settings import Settings
-from hapax.wire.internal_writes import read_proof
 
 if TYPE_CHECKING:
     from hapax.kafka.table import AnsweringSession, RequestContext
@@ -91,7 +92,9 @@ class Quotas:
         self._node_hosts: dict[NodeId, tuple[str, RegistrationEpoch, bytes]] = {}
         """Where each node's last proof came from."""
         self._view = view
-        self._nodes = frozenset(each.strip() for each in settings.node_principals.split(";") if each.strip())
+        self._secured = settings.security_inter_broker_protocol == SSL
+        self._nodes = frozenset(
+            each.strip() for each in settings.node_principals.split(";") if each.strip() and not self._secured)
         most, most_names = settings.quota_meters_max, settings.quota_client_ids_max
         self._windows = Windows(settings.quota_window_num, settings.quota_window_size_seconds * 1000)
         self._rates: Meters[Meter] = Meters(Meter, self._windows, most, most_names)
@@ -205,14 +208,14 @@ class Quotas:
         """The request shows a proof: from a node of the cluster, the connection is charged nothing from now on."""
         if self._view is None or ctx.session.node:
             return
-        shown = read_proof(proof)
-        if shown is None or (self._nodes and ctx.principal not in self._nodes):
+        if self._nodes and ctx.principal not in self._nodes:
             return
-        node = self._view.registered(shown[1], shown[2])
-        ctx.session.node = node is not None
-        ctx.session.unproven = node is None
-        if node is not None:
-            self._node_hosts[node.node_id] = plain_host(ctx.host), shown[1], shown[2]
+        shown = proven(self._view, ctx, proof, self._secured)
+        ctx.session.node = shown is not None
+        ctx.session.unproven = shown is None and (not self._secured or ctx.session.service is not None)
+        if shown is not None:
+            node = shown.node
+            self._node_hosts[node.node_id] = plain_host(ctx.host), node.registration, node.session
 
     def _limits_of(self, ctx: RequestContext) -> ClientLimits:
         session: AnsweringSession = ctx.session

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hapax.kafka.sasl import SaslListener
     from hapax.kafka.server import KafkaServer, Session
     from hapax.runtime.key_sets import IssuerKeys
+    from hapax.runtime.service_tls import ServiceTls
     from hapax.runtime.tls import TlsCertificates
 
 # What reads certificates is imported with the first listener that has TLS: 10 MB and 0.1 s that the others do not need.
@@ -41,6 +42,8 @@ class ListenerSecurity:
     max_handshakes_per_address: int = 500
     sasl: SaslListener | None = None
     """None: clients do not log in."""
+    services: ServiceTls | None = None
+    """Of the listener of the cluster's own processes, which takes no others; None: of clients."""
 
     @property
     def keys(self) -> IssuerKeys | None:
@@ -67,6 +70,8 @@ class ListenerSecurity:
 
     def principal_of(self, connection: FrameConnection) -> Principal:
         """The principal of a connection that was just opened. Raises Unauthenticated."""
+        if self.services is not None:
+            return self.services.peer(connection.certificate).principal
         if self.sasl is not None or self.rules is None or not connection.certificate:
             return ANONYMOUS
         from hapax.codec.distinguished_names import subject_name
@@ -86,10 +91,14 @@ OPEN: Final = ListenerSecurity()
 
 def listener_securities(settings: Settings, scram: ScramImage, ports: Ports) -> Mapping[str, ListenerSecurity]:
     """By listener. Raises SettingsError where a certificate cannot be used. `scram`: the users' credentials."""
-    found = {}
+    found: dict[str, ListenerSecurity] = {}
+    services = None if ports.tls is None else ports.tls.services
     passwords: PasswordChecks[Success | Failure] = PasswordChecks()
     for name, protocol in settings.security_protocols.items():
         own = settings.of_listener(name)
+        if not found and services is not None:  # the first one
+            found[name] = _nodes_listener(services, own)
+            continue
         tls = protocol in (SSL, SASL_SSL)
         security = _tls_listener(name, protocol, own) if tls else replace(OPEN, protocol=protocol)
         if protocol in (SASL_PLAINTEXT, SASL_SSL):
@@ -103,21 +112,19 @@ def listener_securities(settings: Settings, scram: ScramImage, ports: Ports) -> 
     return found
 
 
-def _tls_listener(name: str, protocol: str, own: Settings) -> ListenerSecurity:
-    from hapax.runtime.tls import TlsCertificates, TlsError, TlsOptions, pem_text
+def _nodes_listener(services: ServiceTls, own: Settings) -> ListenerSecurity:
+    return ListenerSecurity(
+        SSL, services.certificates, handshake_timeout_ms=own.ssl_handshake_timeout_ms,
+        max_handshakes=own.ssl_max_handshakes, max_handshakes_per_address=own.ssl_max_handshakes_per_ip,
+        services=services)
 
-    options = TlsOptions(
-        chain=pem_text(own.ssl_keystore_certificate_chain), key=pem_text(own.ssl_keystore_key),
-        key_password=own.ssl_key_password or "", keystore_location=own.ssl_keystore_location or "",
-        chain_location=own.ssl_certificate_location or "", key_location=own.ssl_key_location or "",
-        authorities=pem_text(own.ssl_truststore_certificates), authorities_location=own.ssl_truststore_location or "",
-        versions=tuple(each.strip() for each in own.ssl_enabled_protocols.split(",")),
-        client_auth=own.ssl_client_auth,
-        allow_dn_changes=own.ssl_allow_dn_changes, allow_san_changes=own.ssl_allow_san_changes,
-    )
+
+def _tls_listener(name: str, protocol: str, own: Settings) -> ListenerSecurity:
+    from hapax.runtime.tls import TlsCertificates, TlsError, TlsOptions
+
     assert own.ssl_keystore_type == own.ssl_truststore_type == "PEM"
     try:
-        certificates = TlsCertificates(options, "server", name)
+        certificates = TlsCertificates(TlsOptions.of(own), "server", name)
     except TlsError as error:
         raise SettingsError(f"listener {name}: {error}") from None
     return ListenerSecurity(

@@ -14,6 +14,7 @@ from typing import Any, Final
 from hapax.codec.varint import read_uvarint
 from hapax.core.access.principals import ANONYMOUS, Principal
 from hapax.core.access.rights import Rights
+from hapax.core.access.services import ServiceName
 from hapax.core.errors import error_name
 from hapax.kafka.errors_in import errors_in
 from hapax.kafka.metrics import (
@@ -31,10 +32,6 @@ from hapax.kafka.metrics import (
     REQUESTS_REFUSED,
     THROTTLED,
     THROTTLED_SECONDS,
-    TLS_DAYS_LEFT,
-    TLS_HANDSHAKES,
-    TLS_REFUSED,
-    TLS_RELOADS,
 )
 from hapax.kafka.quotas import LONGEST_ACCEPT_MS, METERED, ClientLimits
 from hapax.kafka.security import OPEN, ListenerSecurity, Unauthenticated
@@ -108,11 +105,13 @@ class KafkaServer:
             listener = await self._network.listen(host, port, accept, self.limits.frames)
         else:
             accept = partial(self._authenticate, listener=name, security=security)
+            contexts = security.tls if security.services is None else security.services.incoming
             listener = await self._network.listen(
-                host, port, accept, security.limits(self.limits.frames), tls=security.tls)
-            assert self._random is not None
-            self._reloads.append(supervision.every(
-                security.reload_interval_ms / 1000, security.tls.reload_aside, "tls-reload", self._random))
+                host, port, accept, security.limits(self.limits.frames), tls=contexts)
+            if security.services is None:  # else the process itself looks at the files
+                assert self._random is not None
+                self._reloads.append(supervision.every(
+                    security.reload_interval_ms / 1000, security.tls.reload_aside, "tls-reload", self._random))
         if security.keys is not None:
             assert self._random is not None
             self._reloads.append(supervision.once(security.keys.refresh(), "key-set"))
@@ -161,13 +160,8 @@ class KafkaServer:
         metrics.observe(QUOTA_METERS_GIVEN_UP, quotas.meters_given_up)
         metrics.observe(THROTTLED, lambda: [((key,), quotas.throttled[key]) for key in METERED])
         metrics.observe(THROTTLED_SECONDS, lambda: [((key,), quotas.throttled_ms[key] / 1000) for key in METERED])
-        secured = [(name, each.tls) for name, each in self._securities.items() if each.tls is not None]
-        if secured:
-            metrics.observe(TLS_HANDSHAKES, lambda: [
-                ((name, outcome), count) for name, tls in secured for outcome, count in sorted(tls.outcomes.items())])
-            metrics.observe(TLS_DAYS_LEFT, lambda: [((name,), tls.days_left()) for name, tls in secured])
-            metrics.observe(TLS_REFUSED, lambda: [((name,), int(tls.refusal is not None)) for name, tls in secured])
-            metrics.observe(TLS_RELOADS, lambda: [((name,), tls.reloads) for name, tls in secured])
+        metrics.certificates.update(
+            {name: each.tls for name, each in self._securities.items() if each.tls is not None})
 
     def _accept(
         self, connection: FrameConnection, listener: str = PLAINTEXT, security: ListenerSecurity = OPEN
@@ -190,6 +184,8 @@ class KafkaServer:
             return session
         try:
             session.principal = security.principal_of(connection)
+            if security.services is not None:
+                session.service = security.services.peer(connection.certificate)
         except Unauthenticated as error:
             session.refuse("principal", str(error))
         return session
@@ -212,7 +208,8 @@ class Session:
 
     __slots__ = (
         "_bytes", "_muted", "_order", "_paused", "_polls", "_quotas", "_server", "_waits", "closed", "connection",
-        "limits", "listener", "node", "principal", "rights", "unproven",
+        "limits", "listener", "node", "principal", "rights", "service",
+        "unproven",
     )
 
     def __init__(self, server: KafkaServer, connection: FrameConnection, listener: str = PLAINTEXT) -> None:
@@ -225,6 +222,9 @@ class Session:
         self.node = False
         self.unproven = False
         self.limits: ClientLimits | None = None
+        self.service: ServiceName | None = None
+        """The process of the cluster that has proven itself by its certificate; None: on a listener of clients, or
+        where processes prove nothing."""
         self._server = server
         self._quotas = server.table.quotas
         self._muted: asyncio.TimerHandle | None = None  # until its client may be read again

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from hapax.core.access.principals import Principal
 from hapax.core.access.rights import Rights
+from hapax.core.access.services import ServiceName
 from hapax.core.errors import ErrorCode
 from hapax.kafka.needs import Need, guarded
 from hapax.kafka.quotas import ClientLimits, Quotas, told_in_message
@@ -92,6 +93,8 @@ class AnsweringSession(Protocol):
     """A proof was shown here that names no live node, as far as this node knows."""
     limits: ClientLimits | None
     """The quotas of the client, as `Quotas` keeps them."""
+    service: ServiceName | None
+    """Which of the cluster's processes has proven itself by its certificate, on a listener of theirs."""
 
     @property
     def login(self) -> Login | None:

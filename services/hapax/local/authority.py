@@ -58,10 +58,23 @@ class Authority:
                    .add_extension(_key_usage(signs_certificates=True), critical=True)
                    .sign(key, hashes.SHA256()), key)
 
+    @classmethod
+    def read(cls, certificate: bytes, key: bytes) -> Authority:
+        """`certificate` and `key`: PEM, as `certificate` and `key` of one that was made. Raises ValueError."""
+        private = serialization.load_pem_private_key(key, None)
+        if not isinstance(private, ec.EllipticCurvePrivateKey):
+            raise ValueError("the authority's key is not of an elliptic curve")
+        return cls(x509.load_pem_x509_certificate(certificate), private)
+
     @property
     def certificate(self) -> bytes:
         """PEM."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def key(self) -> bytes:
+        """PEM. Who has it can issue."""
+        return key_pem(self._key)
 
     def issue(
         self,
@@ -73,7 +86,8 @@ class Authority:
         since: datetime | None = None,
         key: ec.EllipticCurvePrivateKey | None = None,
     ) -> Issued:
-        """`subject`: RFC 4514, such as `CN=alice,O=shop`. `hosts`: names and IP addresses that it may serve under."""
+        """`subject`: RFC 4514, such as `CN=alice,O=shop`. `hosts`: names and IP addresses that it may serve under,
+        and URIs that it bears."""
         key = key or ec.generate_private_key(ec.SECP256R1())
         builder = (
             _builder(x509.Name.from_rfc4514_string(subject), self._certificate.subject, key.public_key(),
@@ -123,6 +137,8 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _host(name: str) -> x509.GeneralName:
+    if "://" in name:
+        return x509.UniformResourceIdentifier(name)
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:

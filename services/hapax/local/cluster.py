@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from hapax.local.folder import ClusterState, Folder, LocalClusterError, ProcessState, end_leftovers
 from hapax.local.runner import RESERVED_SETTINGS, answers
+from hapax.local.secure import SecureFolder
 
 _POLL_S: Final = 0.02
 
@@ -41,14 +42,16 @@ class LocalCluster:
         owned: bool = False,
         admin: int = 0,
         racks: Sequence[str] = (),
+        secure: bool = False,
     ) -> ClusterState:
         """Starts a runner and returns once every node serves. `brokers`: by default as many as have data in the
         folder, or one. `owned`: it ends with the calling process, however that ends; else it goes on by itself.
         `admin`: number of REST API processes to start, with tokens in `folder.rest_tokens()`. `racks`: those of the
-        brokers, in turn; none: the brokers have no rack. Raises LocalClusterError."""
+        brokers, in turn; none: the brokers have no rack. `secure`: TLS, logins and permissions on every port
+        (`local/secure.py`); a cluster that was made so stays so. Raises LocalClusterError."""
         command = runner_command(
             self.folder, port=port, brokers=brokers, coordinators=coordinators, settings=settings, admin=admin,
-            racks=racks,
+            racks=racks, secure=secure,
         )
         self.folder.create()
         with self.folder.log("runner").open("ab") as log:
@@ -132,7 +135,9 @@ class LocalCluster:
     def _serves(self, process: ProcessState) -> bool:
         if process.state != "running":
             raise LocalClusterError(f"{process.name} {process.state}; see {self.folder.log(process.name)}")
-        return answers(*(process.port, "/health") if process.role == "etcd" else (process.http_port, "/readyz"))
+        port, path = (process.port, "/health") if process.role == "etcd" else (process.http_port, "/readyz")
+        secure = SecureFolder(self.folder)
+        return answers(port, path, tls=secure.trust() if secure.made else None)
 
     def _ask(self, request: dict[str, str]) -> dict[str, Any]:
         try:
@@ -155,7 +160,7 @@ class LocalCluster:
 
 def runner_command(
     folder: Folder, *, port: int, brokers: int | None, coordinators: int, settings: Sequence[str],
-    admin: int = 0, racks: Sequence[str] = (),
+    admin: int = 0, racks: Sequence[str] = (), secure: bool = False,
 ) -> list[str]:
     """The runner's command line. Raises LocalClusterError for settings that no process would accept, and for fewer
     brokers than have data: what the others hold would have no leader."""
@@ -182,6 +187,8 @@ def runner_command(
     command += ["--brokers", str(chosen), "--coordinators", str(coordinators)]
     if admin:
         command += ["--admin", str(int(admin))]
+    if secure:
+        command += ["--secure"]
     for rack in racks:
         command += ["--rack", rack]
     return command + [word for setting in settings for word in ("--set", setting)]

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -63,8 +64,12 @@ def _version(path: str) -> tuple[int, ...]:
     return tuple(int(part) for part in match.groups()) if match else (0, 0, 0)
 
 
-def etcd_command(binary: EtcdBinary, data: Path, client_port: int, peer_port: int) -> list[str]:
-    client, peer = f"http://127.0.0.1:{client_port}", f"http://127.0.0.1:{peer_port}"
+def etcd_command(
+    binary: EtcdBinary, data: Path, client_port: int, peer_port: int, tls: Sequence[str] = ()
+) -> list[str]:
+    """`tls`: its options; without them it speaks plain HTTP."""
+    scheme = "https" if tls else "http"
+    client, peer = f"{scheme}://127.0.0.1:{client_port}", f"{scheme}://127.0.0.1:{peer_port}"
     return [
         binary.path,
         "--name=hapax", f"--data-dir={data}",
@@ -77,6 +82,7 @@ def etcd_command(binary: EtcdBinary, data: Path, client_port: int, peer_port: in
         "--quota-backend-bytes=268435456", "--snapshot-count=200",
         *(["--snapshot-catchup-entries=100"] if binary.version >= (3, 6) else []),
         "--logger=zap", "--log-level=warn",
+        *tls,
     ]  # fmt: skip
 
 

@@ -48,6 +48,8 @@ class ProcessState:
     public_rpc_port: int = 0
     frames_port: int = 0
     """The port of the listener for frames; 0 if the role has none."""
+    nodes_port: int = 0
+    """In a secure cluster: the port of the Kafka listener that the nodes use among themselves; 0 if there is none."""
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import json
@@ -21,6 +22,7 @@ import resource
 import selectors
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Sequence
@@ -38,6 +40,7 @@ from hapax.local.folder import (
     port_is_free,
     start_time,
 )
+from hapax.local.secure import DEFAULTS, SecureFolder
 
 READY_TIMEOUT_S: Final = 60.0
 DRAIN_S: Final = 12.0
@@ -73,6 +76,7 @@ class Runner:
         self._selector = selectors.DefaultSelector()
         self._stopping = False
         self._libc = ctypes.CDLL(None, use_errno=True)
+        self._secure = SecureFolder(folder) if arguments.secure or SecureFolder(folder).made else None
 
     # --- life ---
 
@@ -87,6 +91,8 @@ class Runner:
         started = time.monotonic()
         try:
             self._await_etcd(started + READY_TIMEOUT_S)
+            if self._secure is not None and not self._stopping:
+                self._prepare_store()
             for process in self._state.processes:
                 if process.role != "etcd":
                     self._start(process)
@@ -94,7 +100,8 @@ class Runner:
             if not self._stopping:
                 self._state.ready = True
                 self._save()
-                self._announce(f"ready bootstrap={self._state.bootstrap}{self._rest()}")
+                profile = "" if self._secure is None else f" command-config={self._secure.profile}"
+                self._announce(f"ready bootstrap={self._state.bootstrap}{self._rest()}{profile}")
             while not self._stopping:
                 self._turn(None)
             return 0
@@ -110,7 +117,8 @@ class Runner:
         """The address and the tokens of the REST API, for the line that announces the cluster; empty without one."""
         if not self._arguments.admin:
             return ""
-        return f" rest=http://127.0.0.1:{self._state.process('admin-0').port} tokens={self._folder.rest_tokens()}"
+        scheme = "http" if self._secure is None else "https"
+        return f" rest={scheme}://127.0.0.1:{self._state.process('admin-0').port} tokens={self._folder.rest_tokens()}"
 
     def _plan(self) -> None:
         former = self._folder.read_state()
@@ -128,7 +136,9 @@ class Runner:
         if not binary.sound:
             version = ".".join(map(str, binary.version))
             print(f"etcd {version} can lose consistency when it is killed: good for trying only", file=sys.stderr)
-        self._etcd_command = etcd_command(binary, self._folder.data("etcd"), etcd_client, etcd_peer)
+        self._etcd_command = etcd_command(
+            binary, self._folder.data("etcd"), etcd_client, etcd_peer,
+            () if self._secure is None else self._secure.etcd_options())
         self._add("etcd", "etcd", etcd_client, etcd_peer, 0)
         counts: tuple[tuple[Role, int], ...] = (
             ("pid", 1), ("controller", 1), ("broker", arguments.brokers), ("coordinator", arguments.coordinators),
@@ -145,6 +155,10 @@ class Runner:
                 process = self._state.processes[-1]
                 process.public_rpc_port = public_rpc_port
                 process.frames_port = free_port(taken) if role in ("broker", "coordinator") else 0
+                if self._secure is not None and role in ("broker", "coordinator"):
+                    process.nodes_port = free_port(taken)
+        if self._secure is not None:
+            self._secure.prepare(self._state.cluster_id, self._state.processes, self._state.bootstrap)
         self._save()
 
     def _add(self, name: str, role: Role, port: int, rpc_port: int, http_port: int, index: int = 0) -> None:
@@ -187,6 +201,7 @@ class Runner:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self._redirect(process)
             if process.role == "etcd":
+                os.umask(0o077)
                 os.execve(self._etcd_command[0], self._etcd_command, os.environ | ETCD_ENVIRONMENT)
             self._selector.close()
             for descriptor in (self._lock, self._wake, self._wake_write):
@@ -204,6 +219,31 @@ class Runner:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
+
+    def _prepare_store(self) -> None:
+        """Raises LocalClusterError."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+                log = os.open(self._folder.log("store-setup"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+                os.dup2(log, 1)
+                os.dup2(log, 2)
+                store_setup = importlib.import_module("hapax.local.store_setup")
+                store_setup.prepare_store(self._folder, self._state.process("etcd").port)
+                code = 0
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        _, status = os.waitpid(pid, 0)
+        if status:
+            raise LocalClusterError(f"etcd could not be prepared; see {self._folder.log('store-setup')}")
 
     def _redirect(self, process: ProcessState) -> None:
         log = os.open(self._folder.log(process.name), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -225,6 +265,8 @@ class Runner:
             "http.listen": f"127.0.0.1:{process.http_port}",
             "log.dir": self._folder.data(process.name),
         }
+        if self._secure is not None:
+            settings["etcd.endpoints"] = "https://" + str(settings["etcd.endpoints"])
         if process.role == "admin":
             settings |= {
                 "admin.listen": f"127.0.0.1:{process.port}", "admin.tokens.file": self._folder.rest_tokens()}
@@ -232,6 +274,8 @@ class Runner:
             settings["broker.rack"] = self._arguments.rack[process.node_id % len(self._arguments.rack)]
         if process.role in ("broker", "coordinator"):
             settings["listeners"] = f"PLAINTEXT://127.0.0.1:{process.port}"
+        if self._secure is not None:
+            settings |= self._secure.settings(process)
         given = [each for each in self._arguments.set if not each.startswith("listeners=")]
         further = [each.removeprefix("listeners=") for each in self._arguments.set if each not in given]
         if further and "listeners" in settings:
@@ -239,6 +283,8 @@ class Runner:
         elif further:  # the others read the settings of these, and check that there are such listeners
             settings["listeners"] = f"PLAINTEXT://127.0.0.1:0,{further[-1]}"
         assignments = [f"{name}={value}" for name, value in settings.items()]
+        if self._secure is not None:
+            given = [f"{name}={value}" for name, value in DEFAULTS.items()] + given
         return [word for assignment in (*given, *assignments) for word in ("--set", assignment)]
 
     def _reap(self) -> None:
@@ -282,9 +328,13 @@ class Runner:
 
     # --- waiting ---
 
+    @functools.cached_property
+    def _trust(self) -> ssl.SSLContext | None:
+        return None if self._secure is None else self._secure.trust()
+
     def _await_etcd(self, deadline: float) -> None:
         etcd = self._state.process("etcd")
-        while not self._stopping and not answers(etcd.port, "/health"):
+        while not self._stopping and not answers(etcd.port, "/health", tls=self._trust):
             self._check_start(deadline, [etcd])
             self._turn(_POLL_S)
 
@@ -293,7 +343,7 @@ class Runner:
         while waiting and not self._stopping:
             self._turn(_POLL_S)
             self._check_start(deadline, waiting)
-            waiting = [process for process in waiting if not answers(process.http_port, "/readyz")]
+            waiting = [process for process in waiting if not answers(process.http_port, "/readyz", tls=self._trust)]
 
     def _check_start(self, deadline: float, waiting: Sequence[ProcessState]) -> None:
         for process in self._state.processes:
@@ -386,11 +436,14 @@ class Runner:
         return {"state": self._state.to_json()}
 
 
-def answers(port: int, path: str, timeout: float = 0.5) -> bool:
+def answers(port: int, path: str, timeout: float = 0.5, tls: ssl.SSLContext | None = None) -> bool:
     """Whether `GET path` on a loopback port is answered 200 now."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection:
+        with contextlib.ExitStack() as opened:
+            connection = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=timeout))
             connection.settimeout(timeout)
+            if tls is not None:
+                connection = opened.enter_context(tls.wrap_socket(connection, server_hostname="127.0.0.1"))
             connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
             return connection.recv(12).startswith(b"HTTP/1.1 200")
     except OSError:
@@ -414,6 +467,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--admin", type=int, default=0, help="number of REST API processes to start")
     parser.add_argument("--rack", action="append", default=[], help="broker N has the Nth; they are repeated")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--secure", action="store_true", help="TLS and logins on every port")
     parser.add_argument("--detached", action="store_true", help="after the first line, write to D/logs/runner.log")
     parser.add_argument("--until-eof", action="store_true", help="end when standard input does")
     parser.set_defaults(impatient=False)

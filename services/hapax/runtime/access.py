@@ -11,10 +11,11 @@ from hapax.core.access.principals import Principal, parsed
 from hapax.core.access.resources import Action
 from hapax.core.access.rights import Rights
 from hapax.core.hosts import plain_host
-from hapax.core.types import RegistrationEpoch, TopicId
+from hapax.core.types import TopicId
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.incidents import Incidents
+from hapax.runtime.security_settings import SSL
 from hapax.runtime.settings import Settings
 
 log = telemetry.logger("access")
@@ -26,7 +27,11 @@ _MOST_PRINCIPALS: Final = 256
 class Access:
     """What is permitted to whom. A change of the bindings counts from the next request on."""
 
-    def __init__(self, view: ClusterView, policy: Policy, node_principals: frozenset[Principal]) -> None:
+    def __init__(
+        self, view: ClusterView, policy: Policy, node_principals: frozenset[Principal], secured: bool = False
+    ) -> None:
+        """`secured`: nodes prove themselves by certificates."""
+        self.secured = secured
         self.view = view
         self.image = view.access
         """Rights answer for the bindings of now while their index is this one's."""
@@ -51,12 +56,10 @@ class Access:
         topic = self.view.topic_by_id(TopicId(topic_id))
         return None if topic is None else topic.name
 
-    def is_node(self, principal: Principal, registration: RegistrationEpoch, session: bytes) -> bool:
-        """Whether a request that shows this proof comes from a live node of the cluster (rule 17). The proof alone can
-        be copied from an unencrypted connection: where nodes have principals, it needs one of those too."""
-        if self._node_principals and principal not in self._node_principals:
-            return False
-        return self.view.registered(registration, session) is not None
+    def may_be_node(self, principal: Principal) -> bool:
+        """Whether a principal may show a node's proof (rule 17). The proof alone can be copied from an unencrypted
+        connection: where nodes have principals, it needs one of those too."""
+        return not self._node_principals or principal in self._node_principals
 
     def note_refusal(self, rights: Rights, action: Action, name: str, call: str) -> None:
         """Says in a log line who was refused what by which binding: at most ten lines a second."""
@@ -74,7 +77,8 @@ def access_of(settings: Settings, view: ClusterView) -> Access | None:
         return None
     policy = Policy(
         _principals(settings.super_users), settings.allow_everyone_if_no_acl_found, frozenset(INTERNAL_TOPICS))
-    return Access(view, policy, _principals(settings.node_principals))
+    secured = settings.security_inter_broker_protocol == SSL
+    return Access(view, policy, _principals("" if secured else settings.node_principals), secured)
 
 
 def _principals(text: str) -> frozenset[Principal]:

@@ -17,6 +17,7 @@ from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime.acl_messages import acl_message, filter_message
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Network, RpcError
+from hapax.runtime.rpc import AT
 
 _SERVICE: Final = "/hapax.internal.v1.Controller/"
 _LONGEST_S: Final = 60.0
@@ -198,7 +199,8 @@ class Administration:
             # Not REQUEST_TIMED_OUT, which says that the change may have been made: a client then takes "exists already"
             # for its own doing.
             raise Refusal(ErrorCode.NOT_CONTROLLER, "no controller is acting")
-        channel = self._network.rpc_channel(controller.record.rpc_address)
+        channel = self._network.rpc_channel(
+            f"controller/{controller.record.node_id}{AT}{controller.record.rpc_address}")
         remaining = max(deadline - loop.time(), 0.0) + _ANSWER_S
         try:
             return answer.FromString(await channel.call(_SERVICE + method, request.SerializeToString(), remaining))

@@ -11,6 +11,8 @@ from hapax.runtime.access import Access
 from hapax.runtime.addresses import Address
 from hapax.runtime.ports import Network, RpcHandler, RpcServer
 from hapax.runtime.public_access import LeaseTopics, guarded_calls
+from hapax.runtime.rpc import TLS
+from hapax.runtime.security_settings import SSL
 from hapax.runtime.settings import Settings
 
 HOT: Final = frozenset({
@@ -60,9 +62,10 @@ async def listen_for_calls(
             at = Address.parse(settings.frames_listen)
             frames = await network.serve_frames(at.host, at.port, hot)
         opened.pop_all()
+    public_scheme = TLS if settings.public_rpc_security_protocol == SSL else ""
     return CallListeners(
         inside, outside, frames,
         str(settings.advertised_rpc(Address.parse(inside.address))),
-        str(settings.advertised_public_rpc(Address.parse(outside.address))),
+        public_scheme + str(settings.advertised_public_rpc(Address.parse(outside.address))),
         "" if frames is None else str(settings.advertised_frames(Address.parse(frames.address))),
     )

@@ -55,7 +55,7 @@ from hapax.runtime.ports import (
 )
 from hapax.runtime.quota_image import QuotaImage
 from hapax.runtime.rollback_guard import RollbackGuard, StoreRefused
-from hapax.runtime.rpc import FRAMES
+from hapax.runtime.rpc import AT, FRAMES
 from hapax.runtime.scram_image import ScramImage
 
 log = telemetry.logger("metadata")
@@ -75,6 +75,17 @@ class NodeView:
 
     record: NodeRecord
     registration: RegistrationEpoch
+    rpc_address: str = field(init=False, compare=False)
+    """For calls of other services: `broker/0@host:port`."""
+    hot_address: str = field(init=False, compare=False)
+    """For the calls on the path of every transaction: `frames://broker/0@host:port` where the node takes frames."""
+
+    def __post_init__(self) -> None:
+        record = self.record
+        name = f"{record.role}/{record.node_id}{AT}"
+        rpc = name + record.rpc_address if record.rpc_address else ""
+        object.__setattr__(self, "rpc_address", rpc)
+        object.__setattr__(self, "hot_address", FRAMES + name + record.frames_address if record.frames_address else rpc)
 
     @property
     def node_id(self) -> NodeId:
@@ -98,17 +109,6 @@ class NodeView:
             if name == listener:
                 return host, port
         return self.record.host, self.record.port
-
-    @property
-    def rpc_address(self) -> str:
-        """For calls of other services."""
-        return self.record.rpc_address
-
-    @property
-    def hot_address(self) -> str:
-        """For the calls on the path of every transaction: `frames://host:port` where the node takes frames."""
-        frames = self.record.frames_address
-        return FRAMES + frames if frames else self.record.rpc_address
 
     @property
     def public_rpc_address(self) -> str:

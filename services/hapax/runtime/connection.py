@@ -43,6 +43,9 @@ _SENDFILE_BYTES: Final = 1 << 20
 """Most bytes of a file for one `sendfile`: reading a cold range must not block the loop for long (rule 18)."""
 _TURN_S: Final = 0.002
 """Longest time for which one connection's frames are handled before other connections get a turn."""
+_TLS_ALERT: Final = 0x1503
+"""How an alert of TLS begins, where a frame's length should be."""
+_SPEAKS_TLS: Final = "the peer speaks TLS, and this connection does not"
 _DEAD_PEER_MS: Final = 10_000
 """Breaks an outgoing connection whose sent data is not acknowledged for this long (TCP_USER_TIMEOUT)."""
 _NO_SENDFILE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESPIPE})
@@ -242,7 +245,9 @@ class Connection(asyncio.BufferedProtocol):
             while self._reading and end - position >= 4:
                 size = unpack(data, position)[0]
                 if not 0 <= size <= self._max_frame:
-                    self.refuse(f"a frame of {size} bytes (the limit is {self._max_frame})")
+                    self.refuse(
+                        _SPEAKS_TLS if not self._accepted and size >> 16 == _TLS_ALERT
+                        else f"a frame of {size} bytes (the limit is {self._max_frame})")
                     return
                 after = position + 4 + size
                 if after > end:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
@@ -41,6 +41,9 @@ from hapax.runtime.ports import (
     TxnResult,
     WatchEvent,
 )
+
+if TYPE_CHECKING:
+    from hapax.runtime.tls import TlsCertificates
 
 log = telemetry.logger("etcd")
 
@@ -63,7 +66,9 @@ _PREFERRED_S: Final = 0.2
 `_PREFERRED_S`, all members are checked, and the first that answers gets the call."""
 _KEEP_S: Final = 1.0
 """A channel that is not connected is replaced after a failed call once it is this old."""
-_SIGN_OF_LIFE: Final = rpc_pb2.RangeRequest(key=b"\0", serializable=True, count_only=True)
+SIGN_OF_LIFE_KEY: Final = b"\0"
+"""No key has this name. Every user of etcd must be permitted to read it."""
+_SIGN_OF_LIFE: Final = rpc_pb2.RangeRequest(key=SIGN_OF_LIFE_KEY, serializable=True, count_only=True)
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -98,14 +103,16 @@ class _Lost(Exception):
 class _Endpoint:
     """One etcd member and the calls used of it."""
 
-    def __init__(self, address: str, term: int = 0) -> None:
+    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None, term: int = 0) -> None:
         self.address = address
         self.since = asyncio.get_running_loop().time()
         self.term = term
         """The newest raft term that an answer to a call has shown."""
         self.answered_at = float("-inf")
         """Time of its last answer, by the loop's clock."""
-        self.channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self.channel = (
+            grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS) if credentials is None
+            else grpc.aio.secure_channel(address, credentials, options=_CHANNEL_OPTIONS))
         self.range = self._unary("/etcdserverpb.KV/Range", rpc_pb2.RangeRequest, rpc_pb2.RangeResponse)
         self.txn = self._unary("/etcdserverpb.KV/Txn", rpc_pb2.TxnRequest, rpc_pb2.TxnResponse)
         self.grant = self._unary(
@@ -133,13 +140,18 @@ class _Endpoint:
 
 
 class EtcdStore:
-    """`MetadataStore` on one etcd cluster. `endpoints` are `host:port`; `timeout_s` bounds every call but `watch`."""
+    """`MetadataStore` on one etcd cluster. `endpoints` are `host:port`; `timeout_s` bounds every call but `watch`.
+    `certificates`: with them the calls go by TLS, and their common name is the user of etcd."""
 
-    def __init__(self, endpoints: Sequence[str], timeout_s: float = 5.0) -> None:
+    def __init__(
+        self, endpoints: Sequence[str], timeout_s: float = 5.0, certificates: TlsCertificates | None = None
+    ) -> None:
         if not endpoints:
             raise ValueError("no etcd endpoint")
         self._addresses = list(endpoints)
         self._timeout_s = timeout_s
+        self._certificates = certificates
+        self._credentials = _credentials(certificates)
         self._endpoints: list[_Endpoint | None] = [None] * len(endpoints)
         self._current = 0
 
@@ -272,7 +284,7 @@ class EtcdStore:
     def _at(self, index: int) -> _Endpoint:
         endpoint = self._endpoints[index]
         if endpoint is None:
-            endpoint = self._endpoints[index] = _Endpoint(self._addresses[index])
+            endpoint = self._endpoints[index] = _Endpoint(self._addresses[index], self._credentials)
         return endpoint
 
     async def _living_endpoint(self) -> _Endpoint:
@@ -323,7 +335,21 @@ class EtcdStore:
         closes when its object is gone."""
         too_old = asyncio.get_running_loop().time() - endpoint.since >= _KEEP_S
         if endpoint in self._endpoints and too_old and endpoint.channel.get_state() is not _READY:
-            self._endpoints[self._endpoints.index(endpoint)] = _Endpoint(endpoint.address, endpoint.term)
+            self._endpoints[self._endpoints.index(endpoint)] = self._successor(endpoint)
+
+    def _successor(self, endpoint: _Endpoint) -> _Endpoint:
+        return _Endpoint(endpoint.address, self._credentials, endpoint.term)
+
+    async def reload_certificates(self) -> None:
+        """Takes over new files of certificates, if they pass the checks. Later calls use new connections; calls and
+        watches in progress keep theirs."""
+        if self._certificates is None:
+            return
+        former = self._certificates.reloads
+        await self._certificates.reload_aside()
+        if self._certificates.reloads != former:
+            self._credentials = _credentials(self._certificates)
+            self._endpoints = [None if each is None else self._successor(each) for each in self._endpoints]
 
     async def _read(self, request: Any) -> Any:
         return await self._call("range", lambda endpoint: endpoint.range, request, repeatable=True)
@@ -378,6 +404,14 @@ class EtcdStore:
             answering.cancel()
         endpoint.answered(response)
         return response
+
+
+def _credentials(certificates: TlsCertificates | None) -> grpc.ChannelCredentials | None:
+    if certificates is None:
+        return None
+    from hapax.runtime.grpc_tls import channel_credentials
+
+    return channel_credentials(certificates)
 
 
 def _text(error: Exception) -> str:

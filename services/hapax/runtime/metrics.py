@@ -13,7 +13,10 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+
+if TYPE_CHECKING:
+    from hapax.runtime.tls import TlsCertificates
 
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -150,6 +153,8 @@ class Metrics:
     def __init__(self, stopwatch: Callable[[], float] = time.perf_counter) -> None:
         self.stopwatch = stopwatch
         """Seconds, fine enough for a request's time. Nothing is decided by it."""
+        self.certificates: dict[str, TlsCertificates] = {}
+        """Of the process's ports, by the name that metrics show."""
         self._families: dict[str, Family[Any]] = {}
         self._observed: dict[str, tuple[Metric, Callable[[], Iterable[Sample]]]] = {}
         self._swept: list[tuple[tuple[Metric, ...], Sweep]] = []

@@ -13,7 +13,7 @@ import signal
 import socket
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.connection import Accepted, Connection
@@ -27,8 +27,12 @@ from hapax.runtime.ports import (
     RpcServer,
     TlsContexts,
 )
-from hapax.runtime.rpc import FRAMES, RpcIdentity
+from hapax.runtime.rpc import AT, FRAMES, RpcIdentity
 from hapax.runtime.tls_connection import PIECE_BYTES, TlsAccepted, TlsConnection
+
+if TYPE_CHECKING:
+    from hapax.runtime.process_tls import ProcessTls
+    from hapax.runtime.tls import TlsCertificates
 
 log = telemetry.logger("network")
 
@@ -73,11 +77,15 @@ class _Listener:
 class TcpNetwork:
     """`ports.Network` on real sockets. Make it inside the running loop."""
 
-    def __init__(self, identity: RpcIdentity = RpcIdentity()) -> None:  # noqa: B008  # immutable
-        """`identity`: of a process that calls other services, or serves calls."""
+    def __init__(
+        self, identity: RpcIdentity = RpcIdentity(), tls: ProcessTls | None = None  # noqa: B008  # immutable
+    ) -> None:
+        """`identity`: of a process that calls other services, or serves calls. `tls`: by what it proves itself."""
         self.loop = asyncio.get_running_loop()
         self._identity = identity
-        self._channels: dict[tuple[str, str], RpcChannel] = {}
+        self._tls = tls
+        self._services = None if tls is None else tls.services
+        self._channels: dict[tuple[str, str, int], RpcChannel] = {}
         with contextlib.suppress(ValueError):  # not in the main thread: then the program has the say
             # `writev` and `sendfile` to a connection that the peer has closed must fail, not end the process;
             # the interpreter ignores the signal, but the process that forked this one may have restored it.
@@ -150,46 +158,53 @@ class TcpNetwork:
         self, host: str, port: int, handlers: dict[str, RpcHandler], ready: Callable[[], str] | None = None,
         *, streams: bool = True,
     ) -> RpcServer:
-        """`streams`: whether other services may open their stream of calls here."""
+        """`streams`: whether other services may open their stream of calls here. Under TLS these calls are frames:
+        gRPC's library shows a caller no certificate, and does not limit unfinished handshakes."""
+        if streams and self._services is not None:
+            return await self.serve_frames(host, port, handlers)
         from hapax.runtime.rpc_server import GrpcServer
 
-        server = GrpcServer(handlers, self._identity.cluster_id, ready, streams=streams)
+        server = GrpcServer(
+            handlers, self._identity.cluster_id, ready, streams=streams, tls=None if streams else self._tls)
         await server.start(host, port)
         return server
 
     async def serve_frames(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> RpcServer:
         from hapax.runtime.rpc_frames import FramesServer
 
-        server = FramesServer(handlers, self._identity.cluster_id)
+        server = FramesServer(handlers, self._identity.cluster_id, self._services)
         await server.start(self, host, port)
         return server
 
     def rpc_channel(self, address: str) -> RpcChannel:
-        found = self._channels.get((address, ""))
+        found = self._channels.get((address, "", 0))
         if found is None:
             def forget() -> None:
-                self._channels.pop((address, ""), None)
+                self._channels.pop((address, "", 0), None)
 
-            if address.startswith(FRAMES):
+            if address.startswith(FRAMES) or self._services is not None:
                 from hapax.runtime.rpc_frames import FramesChannel
 
                 found = FramesChannel(self, address, self._identity, forget)
             else:
                 from hapax.runtime.rpc_stream import StreamChannel
 
-                found = StreamChannel(address, self._identity, forget)
-            self._channels[address, ""] = found
+                found = StreamChannel(address.rpartition(AT)[2], self._identity, forget)
+            self._channels[address, "", 0] = found
         return found
 
-    def public_channel(self, address: str, cluster_id: str) -> RpcChannel:
-        key = address, cluster_id
+    def node_tls(self, role: str, node_id: int) -> TlsContexts | None:
+        return None if self._services is None else self._services.to(role, node_id)
+
+    def public_channel(self, address: str, cluster_id: str, tls: TlsCertificates | None = None) -> RpcChannel:
+        key = address, cluster_id, id(tls)
         found = self._channels.get(key)
         if found is None:
             from hapax.runtime.rpc_public import PublicChannel
 
             found = self._channels[key] = PublicChannel(
                 address, RpcIdentity(cluster_id, self._identity.caller or "client"),
-                lambda: self._channels.pop(key, None))
+                lambda: self._channels.pop(key, None), tls)
         return found
 
 

@@ -17,9 +17,13 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 from hapax.core.access.principals import ANONYMOUS, Principal
+
+if TYPE_CHECKING:
+    from hapax.runtime.process_tls import ProcessTls
+    from hapax.runtime.tls import TlsCertificates
 
 T = TypeVar("T")
 
@@ -148,6 +152,11 @@ class TlsContexts(Protocol):
     get another context; open ones keep theirs."""
 
     def context(self) -> ssl.SSLContext: ...
+    def check(self, certificate: bytes) -> None:
+        """Called at the end of each handshake with the peer's certificate (DER; empty: it has none). Raises
+        ssl.SSLCertVerificationError where the peer is another than it must be."""
+        ...
+
     def handshake_ended(self, outcome: HandshakeOutcome) -> None:
         """Counts a handshake."""
         ...
@@ -175,7 +184,8 @@ class Network(Protocol):
         """Serves gRPC. `handlers`: full method name (`/hapax.internal.v1.PartitionBroker/WriteMarkers`) -> handler.
         `ready`: what the process still waits for, "" once it serves; the health service tells it. A call that does
         not name this process's cluster never reaches a handler. `streams`: whether other services may open their
-        stream of calls here. Raises OSError where the address is taken."""
+        stream of calls here. Without it the services are public; with it they are served as frames where processes
+        prove their names to each other (TLS). Raises OSError where the address is taken."""
         ...
 
     async def serve_frames(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> RpcServer:
@@ -183,12 +193,18 @@ class Network(Protocol):
         ...
 
     def rpc_channel(self, address: str) -> RpcChannel:
-        """Calls to another service. `address` is `host:port` of an internal gRPC listener, or `frames://host:port`.
-        Connects lazily and reconnects by itself; cheap to make, shared per address."""
+        """Calls to another service. `address` is `ROLE/ID@host:port` of an internal gRPC listener, or
+        `frames://ROLE/ID@host:port`: which process is called, and where. The first part may be missing where processes
+        prove nothing to each other. Connects lazily and reconnects by itself; cheap to make, shared per address."""
         ...
 
-    def public_channel(self, address: str, cluster_id: str) -> RpcChannel:
-        """Calls of a client to a public gRPC listener, each an ordinary unary call. Otherwise as `rpc_channel`."""
+    def node_tls(self, role: str, node_id: int) -> TlsContexts | None:
+        """For connections to the first Kafka listener of this node; None: they have no TLS."""
+        ...
+
+    def public_channel(self, address: str, cluster_id: str, tls: TlsCertificates | None = None) -> RpcChannel:
+        """Calls of a client to a public gRPC listener, each an ordinary unary call. `address`: `host:port`, or
+        `tls://host:port` of a listener with TLS, which needs `tls`. Otherwise as `rpc_channel`."""
         ...
 
 
@@ -466,6 +482,8 @@ class Ports:
     random: Randomness
     disk: Disk | None = None
     """Only brokers have one (and the runner's processes that keep an identity)."""
+    tls: ProcessTls | None = None
+    """By what this process proves itself on ports that are no Kafka listeners; None: they have no TLS."""
 
 
 Task = asyncio.Task[None]

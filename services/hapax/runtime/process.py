@@ -24,6 +24,7 @@ from hapax.runtime.network import TcpNetwork
 from hapax.runtime.node_ids import FIRST_NODE_ID, FolderRefused
 from hapax.runtime.ports import Ports
 from hapax.runtime.process_metrics import observe_process
+from hapax.runtime.process_tls import ProcessTls
 from hapax.runtime.registration import NodeIdTaken
 from hapax.runtime.rollback_guard import StoreRefused
 from hapax.runtime.rpc import RpcIdentity
@@ -103,13 +104,20 @@ async def _serve(settings: Settings, role: Role | Literal["admin"], start: Start
     health = telemetry.HealthServer(
         metrics, lambda: "start" if service is None else service.ready(),
         lambda: service.in_sync() if isinstance(service, Follower) else "")
-    store = EtcdStore([str(address) for address in settings.etcd_addresses], settings.etcd_timeout_ms / 1000)
     disk: RealDisk | None = None
+    tls: ProcessTls | None = None
+    store: EtcdStore | None = None
     try:
+        tls = ProcessTls.of(role, settings, metrics)
+        store = EtcdStore(
+            [str(address) for address in settings.etcd_addresses], settings.etcd_timeout_ms / 1000,
+            None if tls is None else tls.etcd)
         disk = open_folder(settings.log_dir) if keeps_data else None
-        network = TcpNetwork(RpcIdentity(settings.cluster_id, _caller(role, settings)))
-        ports = Ports(SystemClock(), network, store, random.SystemRandom(), disk)
-        await health.start(*settings.http_address)
+        network = TcpNetwork(RpcIdentity(settings.cluster_id, _caller(role, settings)), tls)
+        ports = Ports(SystemClock(), network, store, random.SystemRandom(), disk, tls)
+        if tls is not None:
+            tls.watch(store.reload_certificates, settings.ssl_reload_interval_ms / 1000, ports.random)
+        await health.start(*settings.http_address, None if tls is None else tls.http)
         starting = supervision.judged(start(
             ports, settings, on_lost=ends, http_address=f"{health.host}:{health.port}", metrics=metrics))
         either: set[asyncio.Future[Any]] = {starting, end}
@@ -123,11 +131,17 @@ async def _serve(settings: Settings, role: Role | Literal["admin"], start: Start
             await _within(service.drain(), settings.drain_timeout_ms / 1000, "drain")
         await _within(service.close(), _CLOSE_TIMEOUT_S, "close")
         return _ended(reason)
+    except SettingsError as error:
+        log.error(f"bad settings: {error}")
+        return 2
     except (FolderInUse, FolderRefused, StoreRefused, NodeIdTaken, OSError) as error:
         return _ended(str(error))
     finally:
         await health.close()
-        await store.close()
+        if tls is not None:
+            await tls.close()
+        if store is not None:
+            await store.close()
         if disk is not None:
             disk.close()
 

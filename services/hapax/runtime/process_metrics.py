@@ -35,6 +35,20 @@ CPU_SECONDS: Final = counter(
     "hapax_process_cpu_seconds_total", "Processor time of the process, system calls included.", unit="seconds",
     kafka="java.lang:type=OperatingSystem,name=ProcessCpuTime")
 
+TLS_HANDSHAKES: Final = counter(
+    "hapax_tls_handshakes_total",
+    "TLS handshakes: completed, failed, timed out, or given up because there were too many.", ["listener", "outcome"],
+    kafka="kafka.server:type=socket-server-metrics,name=successful-authentication-total")
+TLS_DAYS_LEFT: Final = gauge(
+    "hapax_tls_certificate_days_left", "Days until a listener's certificate expires; negative: since it has.",
+    ["listener"])
+TLS_REFUSED: Final = gauge(
+    "hapax_tls_certificates_refused",
+    "1: the files of a listener's certificates have changed and cannot be used, so the former ones serve; see the log.",
+    ["listener"])
+TLS_RELOADS: Final = counter(
+    "hapax_tls_reloads_total", "How often a listener has taken over new certificates.", ["listener"])
+
 
 def observe_process(metrics: Metrics) -> None:
     """Linux tells the memory and the handles; elsewhere they are absent."""
@@ -44,6 +58,12 @@ def observe_process(metrics: Metrics) -> None:
     metrics.observe(SELF_CORRECTIONS, lambda: [((kind,), count) for kind, count in CORRECTIONS.items()])
     metrics.observe(CPU_SECONDS, lambda: sum(os.times()[:2]))
     metrics.observe(FILES_MAX, lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    secured = metrics.certificates
+    metrics.observe(TLS_HANDSHAKES, lambda: [
+        ((name, outcome), count) for name, tls in secured.items() for outcome, count in sorted(tls.outcomes.items())])
+    metrics.observe(TLS_DAYS_LEFT, lambda: [((name,), tls.days_left()) for name, tls in secured.items()])
+    metrics.observe(TLS_REFUSED, lambda: [((name,), int(tls.refusal is not None)) for name, tls in secured.items()])
+    metrics.observe(TLS_RELOADS, lambda: [((name,), tls.reloads) for name, tls in secured.items()])
     if os.path.exists("/proc/self/statm"):
         page = resource.getpagesize()
         metrics.observe(RESIDENT_BYTES, lambda: _resident_pages() * page)

@@ -29,6 +29,10 @@ EXCHANGE: Final = "/hapax.internal.v1.Calls/Exchange"
 HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 FRAMES: Final = "frames://"
 """Before the address of a listener for frames."""
+TLS: Final = "tls://"
+"""Before the address of a public listener with TLS."""
+AT: Final = "@"
+"""Between the name of the process that is called, `broker/0`, and its address."""
 MAX_MESSAGE_BYTES: Final = 32 * 1024 * 1024
 MAX_RUNNING: Final = 1000
 """Handlers that run at once for one connection. Above this number nothing is read from the connection."""

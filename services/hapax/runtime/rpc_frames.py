@@ -15,10 +15,13 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from hapax.core.access.services import ServiceName, may_call
 from hapax.runtime import telemetry
 from hapax.runtime.addresses import Address
+from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import (
     FrameConnection,
     FrameHandler,
@@ -26,8 +29,10 @@ from hapax.runtime.ports import (
     FrameListener,
     RpcError,
     RpcHandler,
+    RpcPeer,
 )
 from hapax.runtime.rpc import (
+    AT,
     CONNECT_S,
     FRAMES,
     MAX_MESSAGE_BYTES,
@@ -44,6 +49,7 @@ from hapax.runtime.rpc import (
 
 if TYPE_CHECKING:
     from hapax.runtime.network import TcpNetwork
+    from hapax.runtime.service_tls import ServiceTls
 
 log = telemetry.logger("rpc")
 
@@ -57,6 +63,15 @@ _LIMITS: Final = FrameLimits(max_frame_bytes=MAX_MESSAGE_BYTES, idle_ms=_FOREVER
 _LARGEST: Final = MAX_MESSAGE_BYTES - 1024
 """Bytes of a message: the frame has room for the rest. A larger frame would end the connection, and with it all other
 calls, each time that the call is repeated."""
+
+
+def proven(said: RpcPeer, name: ServiceName) -> RpcPeer:
+    """The caller by its certificate; its id by its own word where the certificate leaves it out. Raises RpcError where
+    it says that it is another."""
+    if said.role and not name.stands_for(name._replace(role=said.role, node_id=said.node_id)):
+        raise RpcError("UNAUTHENTICATED", f"the caller says that it is {said.role}/{said.node_id}, and is {name}")
+    return RpcPeer(
+        said.address, name.role, name.node_id if name.node_id >= 0 else said.node_id, True, name.principal)
 
 
 def greeting(identity: RpcIdentity) -> bytes:
@@ -114,7 +129,9 @@ class FramesChannel(ReconnectingChannel[_Link]):
     def __init__(
         self, network: TcpNetwork, address: str, identity: RpcIdentity, forget: Callable[[], object]
     ) -> None:
-        super().__init__(address.removeprefix(FRAMES), forget)
+        name, _, place = address.removeprefix(FRAMES).rpartition(AT)
+        super().__init__(place, forget)
+        self._name = name
         self._network = network
         self._identity = identity
         self._methods: dict[str, bytes] = {}
@@ -130,6 +147,8 @@ class FramesChannel(ReconnectingChannel[_Link]):
     async def _connect(self) -> _Link:
         await self._back_off.wait()
         host, _, port = self._address.rpartition(":")
+        role, _, number = self._name.partition("/")
+        tls = self._network.node_tls(role, int(number) if number else -1)
         links: list[_Link] = []
 
         def opened(connection: FrameConnection) -> FrameHandler:
@@ -139,7 +158,7 @@ class FramesChannel(ReconnectingChannel[_Link]):
 
         try:
             async with asyncio.timeout(CONNECT_S):
-                await self._network.connect(host.strip("[]"), int(port), opened, _LIMITS)
+                await self._network.connect(host.strip("[]"), int(port), opened, _LIMITS, tls)
         except (OSError, ValueError, TimeoutError) as error:
             raise RpcError("UNAVAILABLE", f"{self._address}: {error or 'no connection in time'}") from None
         self._back_off.connected()
@@ -152,15 +171,26 @@ class FramesChannel(ReconnectingChannel[_Link]):
 class FramesServer:
     """`ports.RpcServer`."""
 
-    def __init__(self, handlers: dict[str, RpcHandler], cluster_id: str) -> None:
+    def __init__(
+        self, handlers: dict[str, RpcHandler], cluster_id: str, services: ServiceTls | None = None
+    ) -> None:
+        """`services`: what callers prove themselves to; each method then takes calls from some roles only. None: calls
+        are taken from everybody who names the cluster."""
         self.address = ""
+        self.services = services
         self.handlers = handlers
         self.cluster_id = cluster_id
         self.running = RunningHandlers()
+        self.complain = Incidents(log, asyncio.get_running_loop().time)
         self._listener: FrameListener | None = None
 
     async def start(self, network: TcpNetwork, host: str, port: int) -> None:
-        self._listener = await network.listen(host, port, lambda connection: _Caller(self, connection), _LIMITS)
+        limits, tls = _LIMITS, None
+        if self.services is not None:
+            tls = self.services.incoming
+            limits = replace(
+                self.services.limits, max_frame_bytes=_LIMITS.max_frame_bytes, idle_ms=_LIMITS.idle_ms)
+        self._listener = await network.listen(host, port, lambda connection: _Caller(self, connection), limits, tls)
         self.address = str(Address((host, self._listener.port)))
 
     async def close(self, grace: float = 0.0) -> None:
@@ -177,6 +207,7 @@ class _Caller:
         self._server = server
         self._connection = connection
         self._peer = peer_of(connection.peer, "")
+        self._caller = None if server.services is None else server.services.peer(connection.certificate)
         self._refusal: RpcError | None = None
         self._greeted = False
         self._running = 0
@@ -214,13 +245,19 @@ class _Caller:
             self._peer = peer_of(self._connection.peer, identity.caller)
         try:
             check_cluster(self._server.cluster_id, identity.cluster_id)
+            if self._caller is not None:
+                self._peer = proven(self._peer, self._caller)
         except RpcError as error:
             self._refusal = error
         return is_greeting
 
     async def _answer(self, call_id: int, method: str, request: bytes) -> None:
         handler = self._server.handlers.get(method)
-        if handler is None:
+        if self._caller is not None and not may_call(self._caller.role, method):
+            self._server.complain(
+                "refused", "refused a call", method=method, caller=self._caller, peer=self._peer.address)
+            status, payload = "PERMISSION_DENIED", f"{method} is not for {self._caller}".encode()
+        elif handler is None:
             status, payload = "UNIMPLEMENTED", method.encode()
         else:
             status, payload = await run(method, handler, request, self._peer)

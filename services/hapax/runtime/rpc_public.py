@@ -11,14 +11,17 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the library's own lines are not ours
 
 import grpc
 
 from hapax.runtime.ports import RpcError
-from hapax.runtime.rpc import CALLER_KEY, CHANNEL_OPTIONS, CLUSTER_KEY, RpcIdentity, status_of
+from hapax.runtime.rpc import CALLER_KEY, CHANNEL_OPTIONS, CLUSTER_KEY, TLS, RpcIdentity, status_of
+
+if TYPE_CHECKING:
+    from hapax.runtime.tls import TlsCertificates
 
 _KEEP_S: Final = 1.0
 """A connection on which a call failed is replaced once it is this old."""
@@ -27,9 +30,22 @@ _KEEP_S: Final = 1.0
 class _Connection:
     """A channel of gRPC's, with its calls in progress."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: TlsCertificates | None) -> None:
+        """Raises RpcError where the listener has TLS and `tls` is None."""
         # The stubs demand arguments that have defaults.
-        self.channel: Any = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self.channel: Any
+        if address.startswith(TLS):
+            if tls is None:
+                raise RpcError(
+                    "FAILED_PRECONDITION",
+                    f"{address} is a listener with TLS: set security.protocol, ssl.truststore.location and, where it"
+                    " asks for a certificate, ssl.keystore.location")
+            from hapax.runtime.grpc_tls import channel_credentials
+
+            self.channel = grpc.secure_channel(
+                address.removeprefix(TLS), channel_credentials(tls), options=CHANNEL_OPTIONS)
+        else:
+            self.channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
         self.methods: dict[str, Any] = {}
         self.since = time.monotonic()
         self.calls = 0
@@ -44,11 +60,14 @@ class _Connection:
 class PublicChannel:
     """`ports.RpcChannel`."""
 
-    def __init__(self, address: str, identity: RpcIdentity, forget: Callable[[], object]) -> None:
+    def __init__(
+        self, address: str, identity: RpcIdentity, forget: Callable[[], object], tls: TlsCertificates | None = None
+    ) -> None:
         self._address = address
+        self._tls = tls
         self._forget = forget
         self._metadata = ((CLUSTER_KEY, identity.cluster_id), (CALLER_KEY, identity.caller))
-        self._connection = _Connection(address)
+        self._connection = _Connection(address, tls)
         self._closed = False
 
     async def call(self, method: str, request: bytes, timeout: float) -> bytes:
@@ -70,7 +89,7 @@ class PublicChannel:
         not find a pod that comes back with another IP address. The next call uses a new channel. Calls in progress keep
         the former one."""
         if failed is self._connection and not self._closed and time.monotonic() - failed.since >= _KEEP_S:
-            self._connection = _Connection(self._address)
+            self._connection = _Connection(self._address, self._tls)
 
     async def _call(self, unary: Any, method: str, request: bytes, timeout: float) -> bytes:
         loop = asyncio.get_running_loop()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import grpc
@@ -37,6 +37,10 @@ from hapax.runtime.rpc import (
 )
 from hapax.runtime.rpc_stream import next_batch
 
+if TYPE_CHECKING:
+    from hapax.runtime.grpc_tls import CertificatePrincipals
+    from hapax.runtime.process_tls import ProcessTls
+
 log = telemetry.logger("rpc")
 
 _OPTIONS: Final = (
@@ -47,6 +51,7 @@ _OPTIONS: Final = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_concurrent_streams", MAX_RUNNING),
     ("grpc.so_reuseport", 0),
+    ("grpc.server_handshake_timeout_ms", 10_000),
 )
 _LAST_ANSWERS_S: Final = 0.5
 """A listener that closes with a grace waits at most this long for the answers of finished handlers to leave."""
@@ -60,13 +65,22 @@ class GrpcServer:
     """`ports.RpcServer`."""
 
     def __init__(
-        self, handlers: dict[str, RpcHandler], cluster_id: str, ready: Callable[[], str] | None, *, streams: bool
+        self, handlers: dict[str, RpcHandler], cluster_id: str, ready: Callable[[], str] | None, *, streams: bool,
+        tls: ProcessTls | None = None,
     ) -> None:
-        """`streams`: whether other services may open their stream of calls here."""
+        """`streams`: whether other services may open their stream of calls here. `tls`: with its certificates for
+        public services, these are served by TLS."""
         self.address = ""
+        self._credentials: grpc.ServerCredentials | None = None
+        principals: CertificatePrincipals | None = None
+        if tls is not None and tls.public is not None:
+            from hapax.runtime.grpc_tls import CertificatePrincipals, server_credentials
+
+            self._credentials = server_credentials(tls.public)
+            principals = CertificatePrincipals(tls.rules)
         self._running = RunningHandlers()
         self._server = grpc.aio.server(options=_OPTIONS)
-        self._calls = _Calls(handlers, cluster_id, self._running, streams=streams)
+        self._calls = _Calls(handlers, cluster_id, self._running, principals, streams=streams)
         services = sorted({method.split("/")[1] for method in handlers})
         if streams:
             services.append(EXCHANGE.split("/")[1])
@@ -78,7 +92,9 @@ class GrpcServer:
     async def start(self, host: str, port: int) -> None:
         address = Address((host, port))
         try:
-            bound = self._server.add_insecure_port(str(address))
+            bound = (
+                self._server.add_insecure_port(str(address)) if self._credentials is None
+                else self._server.add_secure_port(str(address), self._credentials))
         except RuntimeError as error:
             raise OSError(f"cannot listen on {address}: {error}") from None
         if bound == 0:
@@ -96,8 +112,10 @@ class GrpcServer:
 
 class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     def __init__(
-        self, handlers: dict[str, RpcHandler], cluster_id: str, running: RunningHandlers, *, streams: bool
+        self, handlers: dict[str, RpcHandler], cluster_id: str, running: RunningHandlers,
+        principals: CertificatePrincipals | None, *, streams: bool,
     ) -> None:
+        self._principals = principals
         # The caller may add handlers until the first call of each: the dictionary is not copied.
         self._handlers = handlers
         self._cluster_id = cluster_id
@@ -135,11 +153,14 @@ class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]
                 named = value
             elif key == CALLER_KEY:
                 caller = value
+        peer = peer_of(unquote(context.peer()).partition(":")[2], caller)
         try:
             check_cluster(self._cluster_id, named)
+            if self._principals is not None:
+                peer = peer._replace(principal=self._principals.principal(context))
         except RpcError as error:
             await context.abort(_CODES[code_of(error.status)], error.detail)
-        return peer_of(unquote(context.peer()).partition(":")[2], caller)
+        return peer
 
     async def _exchange(self, _: object, context: Any) -> None:
         peer = await self._peer(context)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Final, Literal
 
 from hapax.core.access.principal_rules import PrincipalRules
-from hapax.runtime.sasl_settings import SaslSettings
+from hapax.runtime.service_settings import SERVICE_SETTINGS, ServiceSettings
 from hapax.runtime.setting_types import Between, Like, Millis, Principals
 
 PLAINTEXT: Final = "PLAINTEXT"
@@ -23,14 +23,14 @@ OVERRIDE: Final = "listener.name."
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecuritySettings(SaslSettings):
+class SecuritySettings(ServiceSettings):
     """A part of `settings.Settings`."""
 
     listener_security_protocol_map: str = ""
     """The security protocol of each listener: `INSIDE:PLAINTEXT,OUTSIDE:SSL`. PLAINTEXT: neither encryption nor
     authentication. SSL: TLS. SASL_SSL: TLS, and clients log in. SASL_PLAINTEXT: they log in without TLS. Empty: a
     listener whose name is a protocol has that protocol, any other has PLAINTEXT. The first listener, which the nodes
-    use among themselves, must be PLAINTEXT."""
+    use among themselves, has that of `security.inter.broker.protocol`."""
     ssl_keystore_type: Literal["PEM"] = "PEM"
     """Format of keys and certificates. Only PEM is supported."""
     ssl_keystore_location: str | None = None
@@ -92,7 +92,7 @@ SECURITY_SETTINGS: Final = tuple(
     field.name.replace("_", ".") for field in fields(SecuritySettings)
     if field.name not in (
         "listener_security_protocol_map", "authorizer_class_name", "super_users", "allow_everyone_if_no_acl_found",
-        "node_principals"))
+        "node_principals", *SERVICE_SETTINGS))
 """Those that a listener can have of its own."""
 SECRETS: Final = frozenset(("ssl.keystore.key", "ssl.key.password"))
 """Values that no client is ever shown."""
@@ -125,8 +125,9 @@ def protocol_map(text: str) -> dict[str, str]:
     return found
 
 
-def protocols_of(listeners: Iterable[str], text: str) -> dict[str, str]:
-    """The security protocol of each listener; `text`: listener.security.protocol.map. Raises ValueError."""
+def protocols_of(listeners: Iterable[str], text: str, inter_broker: str = PLAINTEXT) -> dict[str, str]:
+    """The security protocol of each listener; `text`: listener.security.protocol.map, `inter_broker`:
+    security.inter.broker.protocol. Raises ValueError."""
     given = protocol_map(text)
     found = {}
     for name in listeners:
@@ -139,10 +140,10 @@ def protocols_of(listeners: Iterable[str], text: str) -> dict[str, str]:
         else:
             found[name] = PLAINTEXT
     first, *_ = found.items()
-    if first[1] != PLAINTEXT:
+    if first[1] != inter_broker:
         raise ValueError(
-            f"the nodes use the first listener, {first[0]}, among themselves, and they need PLAINTEXT for that: put"
-            f" the listener with {first[1]} after it")
+            f"the nodes use the first listener, {first[0]}, among themselves, and security.inter.broker.protocol is"
+            f" {inter_broker}: it cannot have {first[1]}. A listener for clients comes after it")
     return found
 
 

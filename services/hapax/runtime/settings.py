@@ -27,6 +27,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_type_hints
 from hapax.core.cluster.topics import TOPIC_CONFIGS as KAFKA_TOPIC_CONFIGS
 from hapax.runtime.addresses import Address, parse_listeners
 from hapax.runtime.security_settings import (
+    SSL,
     SecuritySettings,
     check_rules,
     protocol_map,
@@ -47,6 +48,9 @@ class SettingsError(ValueError):
     """Unknown setting or bad value; the message has one line per fault, each with the source it came from."""
 
 
+_SECURE_LISTENERS: Final = "SSL://127.0.0.1:9092"
+"""The default of `listeners` with `security.inter.broker.protocol=SSL`."""
+_HTTPS: Final = "https://"
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
@@ -77,7 +81,8 @@ class Settings(SecuritySettings):
     listeners: str = "PLAINTEXT://127.0.0.1:9092"
     """Addresses on which the Kafka listeners bind; port 0 picks a free port. Separate several with commas and name
     each: `PLAINTEXT://0.0.0.0:9092,EXTERNAL://0.0.0.0:9095`. The nodes themselves use the first one. A port may be
-    written `30000+node.id`, which is the sum."""
+    written `30000+node.id`, which is the sum. With `security.inter.broker.protocol=SSL` the default is
+    `SSL://127.0.0.1:9092`."""
     advertised_listeners: str | None = None
     """Addresses that clients are given to connect to, one for each listener name; default: the bound address. Set it
     where clients reach the node by another name, such as behind a load balancer. A port may be written `30000+node.id`,
@@ -104,7 +109,8 @@ class Settings(SecuritySettings):
     http_listen: str = "127.0.0.1:0"
     """Address on which /healthz, /readyz, /syncz and /metrics are served; port 0 picks a free port."""
     etcd_endpoints: str = "127.0.0.1:2379"
-    """Addresses of etcd as `host:port`, separated by commas."""
+    """Addresses of etcd as `host:port`, separated by commas. `https://host:port`: by TLS, with the certificate of
+    `etcd.ssl.*`."""
     etcd_timeout_ms: Millis = 5_000
     """Milliseconds after which a call to etcd counts as failed."""
     log_dir: str = "data"
@@ -380,14 +386,18 @@ class Settings(SecuritySettings):
 
     # --- REST API ---
     admin_listen: str = "127.0.0.1:8080"
-    """Address on which the REST API is served; port 0 picks a free port. HTTP without TLS: put an ingress or a service
-    mesh in front of it for TLS."""
+    """Address on which the REST API is served; port 0 picks a free port. For TLS see
+    `admin.security.protocol`."""
     admin_auth: Literal["tokens", "none"] = "tokens"
     """tokens: every call needs a token from `admin.tokens.file`. none: every client that reaches the port may do
     everything."""
     admin_tokens_file: str | None = None
     """File of bearer tokens, one per line: `NAME ROLE TOKEN`. The role is `read-only` or `admin`; the token is plain or
     `sha256:HEX` of it. The file is read again when it changes."""
+    admin_client_config: str | None = None
+    """File of client settings (as `--command-config`) by which the REST API reaches the cluster: its login, its
+    certificate, and with `bootstrap.servers` the listener. Default: it connects to the nodes' own listener without a
+    login."""
     admin_request_max_bytes: Annotated[int, Between(1024, 64 << 20)] = 256 << 10
     """Largest request body in bytes. A larger one is refused as soon as its size is known."""
     admin_request_timeout_ms: Annotated[int, Between(100)] = 30_000
@@ -411,7 +421,8 @@ class Settings(SecuritySettings):
     @property
     def security_protocols(self) -> dict[str, str]:
         """The security protocol of each Kafka listener, by its name."""
-        return protocols_of(self.kafka_addresses, self.listener_security_protocol_map)
+        return protocols_of(
+            self.kafka_addresses, self.listener_security_protocol_map, self.security_inter_broker_protocol)
 
     def of_listener(self, name: str) -> Settings:
         """These settings as they are for one listener."""
@@ -431,7 +442,11 @@ class Settings(SecuritySettings):
 
     @property
     def etcd_addresses(self) -> list[Address]:
-        return [Address.parse(endpoint.removeprefix("http://")) for endpoint in self.etcd_endpoints.split(",")]
+        return [Address.parse(_without_scheme(endpoint)) for endpoint in self.etcd_endpoints.split(",")]
+
+    @property
+    def etcd_over_tls(self) -> bool:
+        return self.etcd_endpoints.strip().startswith(_HTTPS)
 
     def advertised_kafka(self, bound: Mapping[str, Address]) -> dict[str, Address]:
         """What clients are told, by listener: advertised.listeners, or where it is bound (`bound`: the real ports)."""
@@ -608,8 +623,11 @@ def _validated(base: Settings, sources: Sequence[tuple[str, Mapping[str, str]]])
                 faults[name] = f"{name}={text} ({source}): {error}"
     if faults:
         raise SettingsError("\n".join(faults.values()))
+    given = frozenset(values)
+    if values.get("security_inter_broker_protocol") == SSL and "listeners" not in base.given | values.keys():
+        values["listeners"] = _SECURE_LISTENERS
     made = replace(base, **values)
-    object.__setattr__(made, "given", base.given | values.keys())
+    object.__setattr__(made, "given", base.given | given)
     object.__setattr__(made, "overrides", overrides)
     if unknown := set(overrides) - set(made.kafka_addresses):
         raise SettingsError(f"listener.name.{min(unknown).lower()}: listeners names no {min(unknown)}")
@@ -630,8 +648,15 @@ def field_types() -> dict[str, Any]:
 
 
 def _endpoints(text: str) -> None:
-    for endpoint in text.split(","):
-        Address.parse(endpoint.removeprefix("http://"))
+    endpoints = text.split(",")
+    for endpoint in endpoints:
+        Address.parse(_without_scheme(endpoint))
+    if len({endpoint.strip().startswith(_HTTPS) for endpoint in endpoints}) > 1:
+        raise ValueError("either all addresses begin with https:// or none does")
+
+
+def _without_scheme(endpoint: str) -> str:
+    return endpoint.strip().removeprefix("http://").removeprefix(_HTTPS)
 
 
 def _listener_names(base: Settings, sources: Sequence[tuple[str, Mapping[str, str]]]) -> list[str]:

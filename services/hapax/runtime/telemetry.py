@@ -13,12 +13,16 @@ import logging
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from hapax.runtime.metrics import Metrics as Metrics
 from hapax.runtime.metrics import Sample as Sample
 
+if TYPE_CHECKING:
+    from hapax.runtime.tls import TlsCertificates
+
 _NAME: Final = "hapax"
+_HANDSHAKE_S: Final = 10.0
 _service = "hapax"
 
 
@@ -87,7 +91,7 @@ def _quoted(value: object) -> str:
 
 class HealthServer:
     """/healthz (the event loop runs), /readyz (the service serves), /syncz (its replicas are in sync) and /metrics.
-    Plain HTTP/1.1, GET only.
+    HTTP/1.1, GET only.
 
     `ready` returns "" when the service serves, otherwise what it waits for, which is the body of the 503. `in_sync`
     does the same for the data that the service has to catch up with.
@@ -101,8 +105,11 @@ class HealthServer:
         self.host = ""
         self.port = 0
 
-    async def start(self, host: str, port: int) -> None:
-        self._server = await asyncio.start_server(self._serve, host, port, limit=8192)
+    async def start(self, host: str, port: int, certificates: TlsCertificates | None = None) -> None:
+        """`certificates`: with them, HTTPS."""
+        tls: dict[str, Any] = {} if certificates is None else {
+            "ssl": certificates.listening_context(), "ssl_handshake_timeout": _HANDSHAKE_S}
+        self._server = await asyncio.start_server(self._serve, host, port, limit=8192, **tls)
         self.host, self.port = self._server.sockets[0].getsockname()[:2]
 
     async def close(self) -> None:

@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives import serialization
 
 from hapax.runtime import telemetry
 from hapax.runtime.ports import HandshakeOutcome
+from hapax.runtime.security_settings import SecuritySettings
 
 log = telemetry.logger("tls")
 
@@ -67,6 +68,20 @@ class TlsOptions:
     """Of a client: whether the server's certificate must name the host that is connected to."""
     allow_dn_changes: bool = False
     allow_san_changes: bool = False
+
+    @classmethod
+    def of(cls, settings: SecuritySettings) -> TlsOptions:
+        """Of a listener of clients."""
+        return cls(
+            chain=pem_text(settings.ssl_keystore_certificate_chain), key=pem_text(settings.ssl_keystore_key),
+            key_password=settings.ssl_key_password or "", keystore_location=settings.ssl_keystore_location or "",
+            chain_location=settings.ssl_certificate_location or "", key_location=settings.ssl_key_location or "",
+            authorities=pem_text(settings.ssl_truststore_certificates),
+            authorities_location=settings.ssl_truststore_location or "",
+            versions=tuple(each.strip() for each in settings.ssl_enabled_protocols.split(",")),
+            client_auth=settings.ssl_client_auth,
+            allow_dn_changes=settings.ssl_allow_dn_changes, allow_san_changes=settings.ssl_allow_san_changes,
+        )
 
 
 class Material(NamedTuple):
@@ -107,10 +122,38 @@ class TlsCertificates:
     def handshake_ended(self, outcome: HandshakeOutcome) -> None:
         self.outcomes[outcome] += 1
 
+    def check(self, certificate: bytes) -> None:
+        """Nothing: OpenSSL has checked what there is to check."""
+
+    @property
+    def client_auth(self) -> str:
+        return self._options.client_auth
+
+    @property
+    def pem(self) -> Material:
+        """What is in use; the key without what else its file may hold."""
+        return self._material._replace(key=_only_key(self._material.key))
+
+    @property
+    def der(self) -> bytes:
+        """The certificate that peers are shown; empty: none."""
+        return self._certificates[0].public_bytes(serialization.Encoding.DER) if self._certificates else b""
+
     @property
     def expires(self) -> datetime | None:
         """When the first certificate of the chain expires; None: there is none."""
         return min((each.not_valid_after_utc for each in self._certificates), default=None)
+
+    def listening_context(self) -> ssl.SSLContext:
+        """For a server of another library, which takes one context for all its life: each handshake gets the one that
+        is current."""
+        context = make_context(self._options, self._material, self._certificates, self._side)
+
+        def swap(tls: ssl.SSLObject, name: str | None, former: ssl.SSLContext) -> None:
+            tls.context = self._context
+
+        context.sni_callback = swap  # type: ignore[assignment]
+        return context
 
     def reload(self, now: datetime | None = None) -> bool:
         """Reads again. True: another certificate or other authorities serve from now on. Never raises: what cannot be
@@ -287,6 +330,17 @@ def make_context(
         }[options.client_auth]
     else:
         context.check_hostname = options.verify_host
+        if chain:
+            _prove(_as_server(context, options, material))
+    return context
+
+
+def _as_server(client: ssl.SSLContext, options: TlsOptions, material: Material) -> ssl.SSLContext:
+    """A client's certificate, shown by a server: so that a handshake in memory can prove it too."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version, context.maximum_version = client.minimum_version, client.maximum_version
+    with _file(material.chain) as certificate, _file(_only_key(material.key)) as key:
+        context.load_cert_chain(certificate, key, (lambda: options.key_password))
     return context
 
 

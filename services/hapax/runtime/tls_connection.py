@@ -51,6 +51,10 @@ PIECE_BYTES: Final = 256 * 1024
 _HANDSHAKE_TURN_S: Final = 0.002
 _NOT_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "UNEXPECTED_MESSAGE"})
 
+_ALERT: Final = bytes((21, 3, 3, 0, 2, 2, 70))
+"""TLS's "protocol version", by which a peer that speaks none learns that it should. Clients of Kafka take it for the
+length of an answer, 0x15030300, which is known for this mistake."""
+
 
 class TlsConnection(Connection):
     """`ports.FrameConnection` under TLS. Its handler is made when the handshake is complete."""
@@ -142,8 +146,13 @@ class TlsConnection(Connection):
         self._complete(self._tls)
 
     def _complete(self, tls: ssl.SSLObject) -> None:
-        self._handshake_ended("completed")
         self.certificate = tls.getpeercert(binary_form=True) or b""
+        try:
+            self._contexts.check(self.certificate)
+        except ssl.SSLError as error:
+            self._refuse_handshake(error)
+            return
+        self._handshake_ended("completed")
         self._last_frame = self._loop.time()
         self._pass_on()
         if self._lost:
@@ -174,6 +183,12 @@ class TlsConnection(Connection):
         if self._accepted:
             reason = "the peer speaks no TLS" if code in _NOT_TLS else f"the TLS handshake failed: {reason}"
             self._complain(reason)
+            if code in _NOT_TLS and self._fd >= 0 and not self._outgoing.pending:
+                with contextlib.suppress(OSError):
+                    os.write(self._fd, _ALERT)  # OpenSSL says nothing here
+        elif code in _NOT_TLS:
+            reason = f"the peer speaks no TLS ({reason})"
+            error = ssl.SSLError(error.errno, reason)
         self._close_reason = reason
         self._closing = True
         self._say_last()

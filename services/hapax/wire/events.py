@@ -23,6 +23,7 @@ from hapax.runtime.ports import Clock, Network, Randomness, Task
 from hapax.wire.internal_writes import PRODUCE_VERSION, InternalBatch, encode_produce, proof
 from hapax.wire.messages import ProduceRequest
 from hapax.wire.metrics import EVENTS, EVENTS_DROPPED
+from hapax.wire.nodes import connect_to
 from hapax.wire.peer import Peer, PeerError
 
 log = telemetry.logger("events")
@@ -142,8 +143,8 @@ class EventLog:
         if self._peer is None or self._peer.closed or self._peer.address != address:
             if self._peer is not None:
                 self._peer.close("the leader has changed")
-            self._peer = await Peer.connect(
-                self._network, leader.host, leader.port, client_id=f"hapax-{self._node_id}-events",
+            self._peer = await connect_to(
+                self._network, leader, client_id=f"hapax-{self._node_id}-events",
                 request_timeout_ms=_TIMEOUT_MS,
             )
         response: Any = await self._peer.submit_raw(ProduceRequest, PRODUCE_VERSION, body)

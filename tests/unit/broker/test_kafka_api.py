@@ -28,6 +28,7 @@ from hapax.runtime.disk import RealDisk
 from hapax.runtime.metrics import Counter
 from hapax.runtime.ports import RpcPeer
 from hapax.runtime.rpc import run
+from hapax.runtime.settings import Settings
 from hapax.wire.internal_writes import proof
 from hapax.wire.messages import ListOffsetsRequest
 from unit.broker.broker_fixtures import TOPIC_ID, Harness, batch
@@ -40,6 +41,7 @@ class Partitions:
     """Stands in for `PartitionSet`: one partition, and a view that knows one registration."""
 
     def __init__(self, replica: Replica) -> None:
+        self.settings = Settings()
         self.by_name = {("t", 0): replica}
         self.by_id = {(bytes(TOPIC_ID), 0): replica}
         self.early_writes = EarlyWrites(replica.context.clock)

@@ -27,7 +27,7 @@ class Connection:
 
 
 def loaded(*flags: str):  # type: ignore[no-untyped-def]
-    ports: Any = SimpleNamespace(clock=None, random=random.Random(1))
+    ports: Any = SimpleNamespace(clock=None, random=random.Random(1), tls=None)
     return listener_securities(load(flags, environment={}), ScramImage(random.Random(1)), ports)
 
 
@@ -80,11 +80,11 @@ def test_a_name_without_a_name_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("flags", "sentence"), [
     (["listeners=PLAINTEXT://:1,A://:2", "listener.security.protocol.map=PLAINTEXT:PLAINTEXT"], "does not name .* A"),
-    (["listener.security.protocol.map=PLAINTEXT:SSL"], "need PLAINTEXT"),
+    (["listener.security.protocol.map=PLAINTEXT:SSL"], "cannot have SSL"),
     (["listener.security.protocol.map=PLAINTEXT"], "not LISTENER:PROTOCOL"),
     (["listener.security.protocol.map=PLAINTEXT:TLS"], "none of PLAINTEXT, SSL"),
     (["listener.security.protocol.map=A:SSL,a:SSL"], "A has two protocols"),
-    (["listeners=SASL_SSL://:1"], "need PLAINTEXT"),
+    (["listeners=SASL_SSL://:1"], "cannot have SASL_SSL"),
     (["sasl.oauthbearer.jwks.endpoint.url=ftp://x/y"], "must match"),
     (["sasl.server.max.receive.size=2147483647"], "at most 524288"),
     (["listener.name.away.ssl.client.auth=none"], "listeners names no AWAY"),

@@ -192,7 +192,8 @@ async def test_a_connection_that_breaks_before_its_first_call_does_not_keep_the_
 
     class Slow(TcpNetwork):
         async def connect(
-            self, host: str, port: int, opened: Callable[[FrameConnection], FrameHandler], limits: FrameLimits
+            self, host: str, port: int, opened: Callable[[FrameConnection], FrameHandler], limits: FrameLimits,
+            tls: object = None,
         ) -> FrameConnection:
             connection = await super().connect(host, port, opened, limits)
             await broken.wait()

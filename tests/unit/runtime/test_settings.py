@@ -124,7 +124,7 @@ def test_each_listener_has_its_own_advertised_address() -> None:
 
 
 @pytest.mark.parametrize(("setting", "sentence"), [
-    ("listeners=SSL://:9092", "need PLAINTEXT"), ("listeners=:1,:2", "two listeners are named PLAINTEXT"),
+    ("listeners=SSL://:9092", "cannot have SSL"), ("listeners=:1,:2", "two listeners are named PLAINTEXT"),
     ("listeners=a b://:1", "no name of a listener"),
     ("advertised.listeners=EXTERNAL://a:1", "names EXTERNAL, and listeners does not"),
 ])

@@ -35,7 +35,8 @@ from hapax.runtime.settings import (
 from hapax.runtime.settings_page import field_documentation
 from hapax.wire.internal_writes import proof
 from hapax.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse, set_unknown_tag
-from hapax.wire.peer import INTERNAL_WRITE_TAG, Peer, PeerError
+from hapax.wire.nodes import connect_to
+from hapax.wire.peer import INTERNAL_WRITE_TAG, PeerError
 
 ROW: Final = ApiRow(
     key=32, name="DescribeConfigs", versions=(1, 4), flexible_from=4, answered_by=Role.EVERY_NODE,
@@ -154,8 +155,7 @@ def through(node_id: NodeId, view: ClusterView, network: Network, kind: int) -> 
         if (me := view.node(node_id)) is not None:
             set_unknown_tag(request, INTERNAL_WRITE_TAG, proof(me.registration, me.session))
         try:
-            peer = await Peer.connect(
-                network, nodes[0].host, nodes[0].port, request_timeout_ms=_ASK_MS, connect_timeout_ms=_ASK_MS)
+            peer = await connect_to(network, nodes[0], request_timeout_ms=_ASK_MS, connect_timeout_ms=_ASK_MS)
             try:
                 answer = await peer.call(request)
             finally:

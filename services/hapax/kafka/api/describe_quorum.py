@@ -72,7 +72,7 @@ def _refused(index: int, code: ErrorCode) -> Any:
 
 
 def _node(node: NodeView) -> Any:
-    address = Address.parse(node.rpc_address)
+    address = Address.parse(node.record.rpc_address)
     return _Node(node_id=node.node_id, listeners=[
         _Node.Listener(name="GRPC", host=address.host, port=address.port)])
 
