@@ -47,6 +47,7 @@ CALLERS: Final[dict[str, frozenset[str]]] = {
     f"{_INTERNAL}Controller/AlterAcls": frozenset({BROKER, COORDINATOR}),
     f"{_INTERNAL}Controller/AlterQuotas": frozenset({BROKER, COORDINATOR}),
     f"{_INTERNAL}Controller/AlterScramCredentials": frozenset({BROKER, COORDINATOR}),
+    f"{_INTERNAL}Controller/TakeMutations": frozenset({BROKER, COORDINATOR}),
     # A controller asks nodes without a Kafka listener, and its own candidates, whether they are alive.
     "/grpc.health.v1.Health/Check": frozenset({CONTROLLER}),
 }
