@@ -1,5 +1,5 @@
-"""Generates docs/settings.md, docs/metrics.md and the tables of calls in docs/protocol.md and docs/security.md from
-the source:
+"""Generates docs/settings.md, docs/metrics.md, the tables of calls in docs/protocol.md and docs/security.md, and the
+events of docs/audit.md from the source:
 `python scripts/generate_docs.py [--check]`.
 """
 
@@ -18,6 +18,7 @@ from hapax.kafka import metrics as node
 from hapax.kafka.calls_page import with_needs, with_table
 from hapax.pid import metrics as pid
 from hapax.runtime import metrics, process_metrics
+from hapax.runtime.audit_events import with_events
 from hapax.runtime.settings_page import settings_page
 from hapax.wire import metrics as wire
 from hapax_operator import metrics as operator
@@ -45,11 +46,13 @@ def metrics_page() -> str:
 
 
 ROOT = Path(__file__).resolve().parent.parent
+AUDIT = ROOT / "docs" / "audit.md"
 PROTOCOL = ROOT / "docs" / "protocol.md"
 SECURITY = ROOT / "docs" / "security.md"
 PAGES = {
     ROOT / "docs" / "settings.md": settings_page, ROOT / "docs" / "metrics.md": metrics_page,
     PROTOCOL: lambda: with_table(PROTOCOL.read_text()), SECURITY: lambda: with_needs(SECURITY.read_text()),
+    AUDIT: lambda: with_events(AUDIT.read_text()),
 }
 
 

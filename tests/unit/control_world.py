@@ -23,6 +23,7 @@ from hapax.core.types import NodeId, PartitionIndex, TopicId, TopicIdPartition
 from hapax.pid.service import PidService
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2, partitions_pb2
+from hapax.runtime.audit_events import Audit
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.guarded_writes import accept_partitions
 from hapax.runtime.ports import FrameConnection, FrameLimits, MetadataStore, Ports, RpcPeer
@@ -174,8 +175,21 @@ class Answering:
     def on_closed(self, reason: str) -> None: ...
 
 
+class Recorded(Audit):
+    """What the audit log of all processes is told: (event, principal, address, fields)."""
+
+    enabled = True
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str | None, str, dict[str, object]]] = []
+
+    def record(self, event: str, principal: str | None, address: str, **fields: object) -> None:
+        self.events.append((event, principal, address, fields))
+
+
 class ControlWorld:
     def __init__(self, loop: SimLoop, seed: int) -> None:
+        self.audit = Recorded()
         self.loop = loop
         self.random = random.Random(seed)
         self.network = World(loop, self.random)
@@ -200,7 +214,8 @@ class ControlWorld:
         process.watch(store.abandon)
         clock = self.clocks[process.name] = SimClock(self.loop)
         return Ports(
-            clock, self.network.network(process), store, random.Random(self.random.randrange(0, 1 << 30)))
+            clock, self.network.network(process), store, random.Random(self.random.randrange(0, 1 << 30)),
+            audit=self.audit)
 
     async def inside(self, process: SimProcess, coro: Coroutine[Any, Any, T]) -> T:
         """Awaits a coroutine that runs as part of a process."""

@@ -19,7 +19,9 @@ from hapax.admin.problems import MEDIA_TYPE, Problem, of_error, unavailable
 from hapax.admin.tokens import EVERYBODY, Principal, Tokens
 from hapax.client.errors import HapaxError
 from hapax.core.errors import Refusal
+from hapax.core.hosts import plain_host
 from hapax.runtime import telemetry
+from hapax.runtime.audit_events import SILENT, Audit
 from hapax.runtime.settings import Settings
 
 log = telemetry.logger("rest")
@@ -33,9 +35,11 @@ _LONGEST_PATH: Final = 4096
 class Gate:
     def __init__(
         self, app: ASGIApp, settings: Settings, tokens: Tokens | None, idempotency: Idempotency,
-        metrics: telemetry.Metrics, now: Callable[[], float],
+        metrics: telemetry.Metrics, now: Callable[[], float], audit: Audit = SILENT,
     ) -> None:
-        """`tokens`: None where authentication is off. `now`: a clock in seconds."""
+        """`tokens`: None where authentication is off. `now`: a clock in seconds. `audit`: where
+        refusals are recorded."""
+        self._audit = audit
         self._app = app
         self._tokens = tokens
         self._idempotency = idempotency
@@ -53,7 +57,7 @@ class Gate:
         answer = _Answer(send)
         principal: Principal | None = None
         try:
-            principal = self._principal(scope)
+            principal = self._known(scope)
             seconds = self._seconds(scope)
             self._check_role(scope, principal)
             body = await self._body(scope, receive)
@@ -103,6 +107,14 @@ class Gate:
 
     # --- checks; each raises Problem
 
+    def _known(self, scope: Scope) -> Principal:
+        try:
+            return self._principal(scope)
+        except Problem as problem:
+            self._audit.record(
+                "login_failed", None, _address(scope), listener="REST", mechanism="Bearer", reason=problem.detail)
+            raise
+
     def _principal(self, scope: Scope) -> Principal:
         if self._tokens is None or scope["path"] in OPEN_PATHS:
             return EVERYBODY
@@ -119,6 +131,9 @@ class Gate:
 
     def _check_role(self, scope: Scope, principal: Principal) -> None:
         if not principal.may_change and scope["method"] not in READING:
+            self._audit.record(
+                "refused", f"Token:{principal.name}", _address(scope), call="REST", operation=_method(scope),
+                resource_type="Path", resource=scope["path"], rule=None, reason="the token may only read")
             raise Problem(403, f"{principal.name} may only read. Changes need a token with the role admin.")
 
     def _seconds(self, scope: Scope) -> float:
@@ -223,6 +238,11 @@ def _header(scope: Scope, name: bytes) -> str | None:
         if found == name:
             return str(value.decode("latin-1"))
     return None
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return "" if client is None else plain_host(client[0])
 
 
 def _method(scope: Scope) -> str:

@@ -85,7 +85,7 @@ async def compose(
         raise
     app = make_app(Context(ports, settings, view, clients, QueryCoalescer(settings.admin_request_timeout_ms / 1000)))
     keys = Idempotency(ports.metadata, ports.clock, settings.cluster_id, 2 * settings.admin_request_timeout_ms / 1000)
-    return Gate(app, settings, tokens, keys, metrics, asyncio.get_running_loop().time), view, clients
+    return Gate(app, settings, tokens, keys, metrics, asyncio.get_running_loop().time, ports.audit), view, clients
 
 
 def _client_settings(settings: Settings) -> dict[str, str]:

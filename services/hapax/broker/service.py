@@ -140,7 +140,7 @@ class BrokerService:
         ))
         self.server = KafkaServer(
             ports.network, self._table(metrics), server_limits(settings), metrics,
-            listener_securities(settings, view.scram, ports), ports.random)
+            listener_securities(settings, view.scram, ports), ports.random, ports.audit)
 
     def _replica_context(self) -> ReplicaContext:
         """Made before the parts that its callbacks call."""
@@ -168,7 +168,7 @@ class BrokerService:
 
     def _table(self, metrics: telemetry.Metrics) -> ApiTable:
         settings, partitions = self.settings, self.partitions
-        table = node_table(self.node_id, self.view, self._ports.network, settings, broker=True)
+        table = node_table(self.node_id, self.view, self._ports.network, settings, broker=True, audit=self._ports.audit)
         producers = ProducerService(partitions, self.hanging.ask_to_abort)
         produce.register(table, ProduceService(partitions, metrics, self._refusals.older_connections))
         fetch.register(table, self.fetches)

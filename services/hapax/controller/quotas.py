@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 from hapax.codec.metadata import QuotaRecord
-from hapax.controller.fenced import Fence, write_fenced
+from hapax.controller.fenced import Fence, Told, write_fenced
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.quota.entities import Entity, changed, checked_change, checked_entity
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
+from hapax.runtime.audit_events import SILENT, Audit
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.guarded_writes import GuardedWrite
 from hapax.runtime.ports import Compare, Delete, MetadataStore, Put
@@ -19,10 +21,11 @@ _CHANGED: Final = Refusal(ErrorCode.REQUEST_TIMED_OUT, "another call changed the
 
 
 class Quotas:
-    def __init__(self, store: MetadataStore, view: ClusterView, fence: Fence) -> None:
+    def __init__(self, store: MetadataStore, view: ClusterView, fence: Fence, audit: Audit = SILENT) -> None:
         self._store = store
         self._view = view
         self._fence = fence
+        self._audit = audit
         self._turn = asyncio.Lock()
         """Changes of one entity that came at the same time follow one another: each keeps what the other has set."""
 
@@ -40,24 +43,30 @@ class Quotas:
                 _refuse(results[at], refusal)
         counts = Counter(entities.values())
         changes: dict[int, GuardedWrite] = {}
+        told = Told[int](self._audit)
         for at, entity in entities.items():
             try:
                 self._fence()
                 if counts[entity] > 1:
                     raise Refusal(ErrorCode.INVALID_REQUEST, "the request names this entity twice")
-                write = self._altered(entity, request.entries[at], request.owner)
+                former, quotas, write = self._altered(entity, request.entries[at], request.owner)
             except Refusal as refusal:
                 _refuse(results[at], refusal)
                 continue
             if write is not None:
                 changes[at] = write
+                told.of(at, "quota_changed", entity=[{"type": kind, "name": name} for kind, name in entity],
+                        old=former, new=quotas)
         if not request.validate_only:
-            for at, why in (await write_fenced(self._store, self._view, self._fence, changes, _CHANGED)).items():
+            failed = await write_fenced(self._store, self._view, self._fence, changes, _CHANGED, told)
+            for at, why in failed.items():
                 _refuse(results[at], why)
         return pb.AlterQuotasResponse(results=results, revision=self._view.revision)
 
-    def _altered(self, entity: Entity, entry: pb.EntityQuotas, owner: str) -> GuardedWrite | None:
-        """None: nothing changes. Raises Refusal."""
+    def _altered(
+        self, entity: Entity, entry: pb.EntityQuotas, owner: str
+    ) -> tuple[Mapping[str, float], Mapping[str, float], GuardedWrite | None]:
+        """The entity's quotas before and after; None: nothing changes. Raises Refusal."""
         change = checked_change(
             entity, ((each.key, each.value if each.HasField("value") else None) for each in entry.changes))
         key = self._view.keys.quota(entity)
@@ -65,9 +74,9 @@ class Quotas:
         former = {} if stored is None else stored.record.quotas
         quotas = changed(former, change)
         if quotas == former:
-            return None
+            return former, quotas, None
         record = QuotaRecord(entity, quotas, owner if stored is None else stored.record.owner)
-        return GuardedWrite(
+        return former, quotas, GuardedWrite(
             (Compare(key, "mod_revision", 0 if stored is None else stored.mod_revision),),
             (Put(key, record.encode()) if quotas else Delete(key),))
 

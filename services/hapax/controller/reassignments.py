@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from hapax.codec.metadata import DrainingRecord, PartitionRecord, ThrottleRecord
-from hapax.controller.fenced import Fence, write_fenced
+from hapax.controller.fenced import Fence, Told, write_fenced
 from hapax.controller.plan import change_of, changed_topic
 from hapax.core.cluster.failover import (
     FIT,
@@ -25,6 +25,7 @@ from hapax.core.cluster.topics import check_replicas
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NO_NODE, NodeId, PartitionIndex, TopicId
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
+from hapax.runtime.audit_events import SILENT, Audit
 from hapax.runtime.cluster import ClusterView, PartitionView
 from hapax.runtime.guarded_writes import GuardedWrite
 from hapax.runtime.ports import Clock, Delete, MetadataStore, Put
@@ -38,11 +39,14 @@ Name = tuple[str, int]
 
 
 class Reassignments:
-    def __init__(self, store: MetadataStore, view: ClusterView, clock: Clock, fence: Fence) -> None:
+    def __init__(
+        self, store: MetadataStore, view: ClusterView, clock: Clock, fence: Fence, audit: Audit = SILENT
+    ) -> None:
         self._store = store
         self._view = view
         self._clock = clock
         self._fence = fence
+        self._audit = audit
 
     # --- moves
 
@@ -60,13 +64,13 @@ class Reassignments:
             partition = self._partition(*name)
             return partition, self._moved(partition, moves[name], request.keep_replication_factor)
 
-        done, refused = await self._apply(moves, decide)
+        done, refused = await self._apply(moves, decide, "replicas_moved")
         await self._note_factors(dict.fromkeys(partition.topic_id for partition in done.values()))
         return pb.AlterReassignmentsResponse(
             partitions=[_result(name, refused.get(name)) for name in moves], revision=self._view.revision)
 
     async def _apply(
-        self, names: Iterable[Name], decide: Callable[[Name], tuple[PartitionView, PartitionRecord]]
+        self, names: Iterable[Name], decide: Callable[[Name], tuple[PartitionView, PartitionRecord]], event: str,
     ) -> tuple[dict[Name, PartitionView], dict[Name, Refusal]]:
         """What was written, as it is now, and what was refused. `decide` says what a partition shall become, or raises
         Refusal; it is asked again where the partition changed at the same time."""
@@ -75,6 +79,7 @@ class Reassignments:
         open_ = list(dict.fromkeys(names))
         for _ in range(_ATTEMPTS):
             changes: dict[Name, GuardedWrite] = {}
+            told = Told[Name](self._audit)
             for name in open_:
                 try:
                     partition, record = decide(name)
@@ -84,7 +89,11 @@ class Reassignments:
                 done[name] = replace(partition, record=record)
                 if record is not partition.record:
                     changes[name] = change_of(self._view, partition, record)
-            failed = await write_fenced(self._store, self._view, self._fence, changes, _CHANGED)
+                    old, new = partition.record, record
+                    told.of(name, event, topic=name[0], partition=name[1], **(
+                        {"old": old.leader, "new": new.leader} if event == "leader_elected"
+                        else {"old": old.target, "new": new.target}))
+            failed = await write_fenced(self._store, self._view, self._fence, changes, _CHANGED, told)
             for name in failed:
                 del done[name]
             open_ = [name for name, why in failed.items() if why is _CHANGED]
@@ -164,7 +173,7 @@ class Reassignments:
             lossy[name] = replace(partition, record=record) if is_unclean(partition.record, record) else None
             return partition, record
 
-        _, refused = await self._apply(names, decide)
+        _, refused = await self._apply(names, decide, "leader_elected")
         shown = [
             name for name in names
             if not request.all or name not in refused or refused[name].code != ErrorCode.ELECTION_NOT_NEEDED]
@@ -204,10 +213,25 @@ class Reassignments:
             writes.append(
                 Put(keys.throttle, throttle.encode()) if throttle.bytes_per_second > 0 else Delete(keys.throttle))
         changes = {number: GuardedWrite((), (write,)) for number, write in enumerate(writes)}
-        refused = await write_fenced(self._store, self._view, self._fence, changes, _CHANGED)
+        told = Told[int](self._audit)
+        if changes:
+            # One line for the call: its writes are packed into one transaction, unless there are more than a hundred.
+            told.of(0, "replication_changed", old=self._replication(), new=self._replication(request))
+        refused = await write_fenced(self._store, self._view, self._fence, changes, _CHANGED, told)
         for refusal in refused.values():
             return pb.SetReplicationResponse(error=refusal.code, reason=refusal.reason)
         return pb.SetReplicationResponse()
+
+
+    def _replication(self, request: pb.SetReplicationRequest | None = None) -> dict[str, object]:
+        """As it is, or as the request makes it."""
+        draining = {node.node_id for node in self._view.nodes("broker") if self._view.is_draining(node.node_id)}
+        throttle = self._view.throttle
+        rate = 0 if throttle is None else throttle.bytes_per_second
+        if request is not None:
+            draining = (draining | set(map(NodeId, request.drain))) - set(map(NodeId, request.undrain))
+            rate = request.bytes_per_second if request.HasField("bytes_per_second") else rate
+        return {"draining": sorted(draining), "bytes_per_second": max(rate, 0) or None}
 
 
 def _result(name: Name, refusal: Refusal | None) -> pb.PartitionResult:

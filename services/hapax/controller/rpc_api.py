@@ -15,6 +15,7 @@ from hapax.controller.scram_credentials import ScramCredentials
 from hapax.controller.topics import Topics
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
+from hapax.runtime.asker import ascribed, asker_in
 from hapax.runtime.cluster import ClusterView, PartitionView
 from hapax.runtime.ports import RpcHandler
 from hapax.runtime.rpc import decoding
@@ -43,17 +44,17 @@ class RpcApi:
 
     def handlers(self) -> dict[str, RpcHandler]:
         """Of the nodes that pass administrative calls on."""
-        return {
+        return ascribed({
             INTERNAL + "AlterAcls": decoding(controller_pb2.AlterAclsRequest, self._alter_acls),
             INTERNAL + "AlterScramCredentials": decoding(
                 controller_pb2.AlterScramCredentialsRequest, self._alter_scram_credentials),
             INTERNAL + "AlterQuotas": decoding(controller_pb2.AlterQuotasRequest, self._alter_quotas),
             INTERNAL + "TakeMutations": decoding(controller_pb2.TakeMutationsRequest, self._take_mutations),
             **{INTERNAL + name: handler for name, handler in self._calls().items()},
-        }
+        }, asker_in)
 
     def public_handlers(self) -> dict[str, RpcHandler]:
-        return {PUBLIC + name: handler for name, handler in self._calls().items()}
+        return ascribed({PUBLIC + name: handler for name, handler in self._calls().items()})
 
     def _calls(self) -> dict[str, RpcHandler]:
         return {

@@ -97,16 +97,16 @@ class ControllerService:
         self._settings = settings
         self._on_lost = on_lost
         self._node = RpcNode("controller", ports, settings, view, metrics)
-        self._topics = Topics(ports.metadata, view, settings, ports.clock, ports.random, self._fence)
+        self._topics = Topics(ports.metadata, view, settings, ports.clock, ports.random, self._fence, ports.audit)
         self._group_configs = GroupConfigs(
-            ports.metadata, view, group_bounds(settings), group_limits(settings), self._fence)
-        self._acls = Acls(ports.metadata, view, self._fence)
-        self._scram = ScramCredentials(ports.metadata, view, ports.random, self._fence)
-        self._quotas = Quotas(ports.metadata, view, self._fence)
+            ports.metadata, view, group_bounds(settings), group_limits(settings), self._fence, ports.audit)
+        self._acls = Acls(ports.metadata, view, self._fence, ports.audit)
+        self._scram = ScramCredentials(ports.metadata, view, ports.random, self._fence, ports.audit)
+        self._quotas = Quotas(ports.metadata, view, self._fence, ports.audit)
         self._mutations = Mutations(view, settings, self._fence)
         self._presence = Presence(
             ports.network, view, ports.random, settings, self._revoke, self._concerns, self._judged)
-        self._reassignments = Reassignments(ports.metadata, view, ports.clock, self._fence)
+        self._reassignments = Reassignments(ports.metadata, view, ports.clock, self._fence, ports.audit)
         self._term = 0
         """Create revision of the controller key while this process acts, else 0."""
         self._dirty = asyncio.Event()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from hapax.codec.metadata import INTERNAL_TOPICS, DeletedTopicRecord, TopicRecord
-from hapax.controller.fenced import Fence, write_fenced
+from hapax.controller.fenced import Fence, Told, differences, write_fenced
 from hapax.controller.plan import new_topic, new_topic_id
 from hapax.core.cluster.topics import (
     changed_list,
@@ -22,6 +22,7 @@ from hapax.core.cluster.topics import (
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, TopicId
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
+from hapax.runtime.audit_events import SILENT, Audit
 from hapax.runtime.cluster import ClusterView, TopicView
 from hapax.runtime.guarded_writes import GuardedWrite
 from hapax.runtime.ports import Clock, Compare, Delete, MetadataStore, Put, Randomness, RpcError
@@ -35,7 +36,7 @@ _CHANGED: Final = Refusal(ErrorCode.REQUEST_TIMED_OUT, "another call changed the
 class Topics:
     def __init__(
         self, store: MetadataStore, view: ClusterView, settings: Settings, clock: Clock, random: Randomness,
-        fence: Fence,
+        fence: Fence, audit: Audit = SILENT,
     ) -> None:
         self._store = store
         self._view = view
@@ -43,6 +44,7 @@ class Topics:
         self._clock = clock
         self._random = random
         self._fence = fence
+        self._audit = audit
 
     # --- create
 
@@ -59,7 +61,10 @@ class Topics:
             except Refusal as refusal:
                 results[position] = _refused(spec.name, refusal)
         changes = {position: new_topic(self._view, record) for position, record in records.items()}
-        failed = {} if request.validate_only else await self._write(changes, _CREATED)
+        told = Told[int](self._audit)
+        for position, record in records.items():
+            told.of(position, "topic_created", topic=record.name, old=None, new=_told(record))
+        failed = {} if request.validate_only else await self._write(changes, _CREATED, told)
         for position, record in records.items():
             if position in failed:
                 results[position] = _refused(record.name, failed[position])
@@ -131,7 +136,11 @@ class Topics:
                 results[position] = pb.TopicResult(name=found.name, topic_id=found.topic_id)
             except Refusal as refusal:
                 results[position] = _refused(name, refusal, topic_id)
-        failed = await self._write({position: self._deletion(topic) for position, topic in topics.items()}, _CHANGED)
+        told = Told[int](self._audit)
+        for position, topic in topics.items():
+            told.of(position, "topic_deleted", topic=topic.name, old=_told(topic.record), new=None)
+        failed = await self._write(
+            {position: self._deletion(topic) for position, topic in topics.items()}, _CHANGED, told)
         for position, why in failed.items():
             results[position] = _refused(topics[position].name, why, topics[position].topic_id)
         return [results[position] for position in range(len(named))]
@@ -166,6 +175,7 @@ class Topics:
         names = sorted(request.total_by_topic)
         results: dict[int, pb.TopicResult] = {}
         changes: dict[int, GuardedWrite] = {}
+        told = Told[int](self._audit)
         for position, name in enumerate(names):
             try:
                 self._fence()
@@ -173,6 +183,9 @@ class Topics:
                 grown = self._grown(name, request.total_by_topic[name], chosen)
                 _check_revision(grown, request.if_revision_by_topic.get(name, 0))
                 key = self._view.keys.topic(name)
+                former = self._view.topic(name)
+                told.of(position, "topic_partitions_added", topic=name,
+                        old=None if former is None else former.partitions, new=grown.partitions)
                 changes[position] = GuardedWrite(
                     (Compare(key, "mod_revision", grown.mod_revision),), (Put(key, grown.record.encode()),))
                 results[position] = pb.TopicResult(
@@ -181,7 +194,7 @@ class Topics:
             except Refusal as refusal:
                 results[position] = _refused(name, refusal)
         if not request.validate_only:
-            for position, why in (await self._write(changes, _CHANGED)).items():
+            for position, why in (await self._write(changes, _CHANGED, told)).items():
                 results[position] = _refused(names[position], why)
             await self._until_accepted(results.values(), request.timeout_ms)
         return [results[position] for position in range(len(names))]
@@ -213,6 +226,7 @@ class Topics:
     async def alter_configs(self, request: pb.AlterTopicConfigsRequest) -> list[pb.TopicResult]:
         results: dict[int, pb.TopicResult] = {}
         changes: dict[int, GuardedWrite] = {}
+        told = Told[int](self._audit)
         counts = Counter(change.topic for change in request.changes)
         for position, change in enumerate(request.changes):
             try:
@@ -225,12 +239,15 @@ class Topics:
                 continue
             results[position] = pb.TopicResult(
                 name=change.topic, topic_id=altered.topic_id, lists_changed=bool(change.append or change.subtract))
-            if altered != self._view.topic(change.topic):
+            former = self._view.topic(change.topic)
+            if former is not None and altered != former:
                 key = self._view.keys.topic(change.topic)
+                old, new = differences(former.config, altered.config)
+                told.of(position, "topic_config_changed", topic=change.topic, old=old, new=new)
                 changes[position] = GuardedWrite(
                     (Compare(key, "mod_revision", altered.mod_revision),), (Put(key, altered.record.encode()),))
         if not request.validate_only:
-            for position, why in (await self._write(changes, _CHANGED)).items():
+            for position, why in (await self._write(changes, _CHANGED, told)).items():
                 results[position] = _refused(request.changes[position].topic, why)
         return [results[position] for position in range(len(request.changes))]
 
@@ -253,8 +270,10 @@ class Topics:
 
     # --- write and wait
 
-    async def _write(self, changes: Mapping[int, GuardedWrite], stale: Refusal) -> dict[int, Refusal]:
-        return await write_fenced(self._store, self._view, self._fence, changes, stale)
+    async def _write(
+        self, changes: Mapping[int, GuardedWrite], stale: Refusal, told: Told[int]
+    ) -> dict[int, Refusal]:
+        return await write_fenced(self._store, self._view, self._fence, changes, stale, told)
 
     async def _until_accepted(self, results: Iterable[pb.TopicResult], timeout_ms: int) -> None:
         """Marks those whose leaders do not all accept writes in time."""
@@ -267,6 +286,11 @@ class Topics:
                 if not _accepted(self._view, result):
                     result.error = ErrorCode.REQUEST_TIMED_OUT
                     result.reason = "the topic was created, but not all of its partitions have a leader yet"
+
+
+def _told(record: TopicRecord) -> dict[str, object]:
+    return {
+        "partitions": record.partitions, "replication_factor": record.replication_factor, "config": record.config}
 
 
 def _accepted(view: ClusterView, result: pb.TopicResult) -> bool:

@@ -34,6 +34,7 @@ from hapax.core.types import (
     TopicId,
 )
 from hapax.rpc.gen.hapax.internal.v1.coordinator_pb2 import AbortHangingRequest, AbortHangingResponse
+from hapax.runtime.audit_events import SILENT, Audit
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.metrics import Counter
 from hapax.runtime.ports import Clock, Network, RpcError
@@ -57,7 +58,7 @@ class _UndecidedElsewhere(Refusal):
 class HangingTransactions:
     def __init__(
         self, shards: Shards, view: ClusterView, network: Network, clock: Clock, node_id: NodeId,
-        markers: MarkerSender, events: EventSink, healed: Counter,
+        markers: MarkerSender, events: EventSink, healed: Counter, audit: Audit = SILENT,
     ) -> None:
         self._shards = shards
         self._view = view
@@ -67,6 +68,7 @@ class HangingTransactions:
         self._markers = markers
         self._events = events
         self._healed = healed
+        self._audit = audit
 
     async def abort(self, request: AbortHangingRequest) -> AbortHangingResponse:
         """Answered when the marker is stored."""
@@ -159,3 +161,8 @@ class HangingTransactions:
             topic=question.partition.topic, partition=question.partition.partition,
             first_offset=question.first_offset,
         )
+        self._audit.record(
+            "transaction_aborted", None, "", call="healing", transactional_id=question.transactional_id,
+            serial=question.serial, old={
+                "producer_id": question.producer_id, "producer_epoch": question.producer_epoch, "partitions": 1,
+            }, new="Aborted")

@@ -70,7 +70,7 @@ class KafkaApi:
         connection = ctx.connection
         return Caller(
             ctx.client_id or "", connection.peer, Millis(self._clock.monotonic_ms()), connection.serial,
-            ctx.api_version,
+            ctx.api_version, ctx.principal, ctx.api.name,
         )
 
     def resolve(

@@ -57,6 +57,7 @@ from hapax.core.types import (
 )
 from hapax.rpc.gen.hapax.internal.v1 import common_pb2, coordinator_pb2
 from hapax.rpc.gen.hapax.v1 import lease_pb2, transactions_pb2
+from hapax.runtime.asker import ASKER, ascribed
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Clock, RpcHandler, RpcPeer
 from hapax.wire.write_pass import sign
@@ -92,7 +93,7 @@ class RpcApi:
 
     def public_handlers(self) -> dict[str, RpcHandler]:
         pb = transactions_pb2
-        return {
+        return ascribed({
             TRANSACTIONS + "JoinTransaction": _answering(
                 pb.JoinTransactionRequest, self._join_transaction, pb.JoinTransactionResponse),
             TRANSACTIONS + "RenewTransaction": _answering(
@@ -110,7 +111,7 @@ class RpcApi:
             TRANSACTIONS + "CommitPrepared": _answering(
                 pb.CommitPreparedRequest, self._commit_prepared, pb.CommitPreparedResponse),
             **CoordinatorAdministration(self._shards, self._view).handlers(),
-        }
+        })
 
     def framed_handlers(self) -> dict[str, RpcHandler]:
         """The public calls that also come as Kafka frames (`hapax.kafka.api.transaction_call`)."""
@@ -347,7 +348,8 @@ class RpcApi:
         return tuple(found)
 
     def _caller(self) -> Caller:
-        return Caller("", "", Millis(self._clock.monotonic_ms()))
+        principal, address, call = ASKER.get()
+        return Caller("", "", Millis(self._clock.monotonic_ms()), principal=principal, call=call, address=address)
 
 
 def _token(token: transactions_pb2.CommitToken) -> Token:

@@ -86,14 +86,14 @@ class CoordinatorService:
         self._markers: MarkerSender | None = None
         self._events: EventLog | None = None
         self._calls: CallListeners | None = None
-        table = node_table(self.node_id, view, ports.network, settings, broker=False)
+        table = node_table(self.node_id, view, ports.network, settings, broker=False, audit=ports.audit)
         KafkaApi(self.shards, view, ports.clock, self.producer_ids).register(table)
         GroupApi(self.shards, view, ports.random).register(table)
         transaction_call.register(table, view, self.rpc.framed_handlers())
         register_other_roles(table)
         self.server = KafkaServer(
             ports.network, table, server_limits(settings), metrics, listener_securities(settings, view.scram, ports),
-            ports.random)
+            ports.random, ports.audit)
         self._metrics = metrics
         metrics.observe(SHARDS, self.shards.owned)
         metrics.observe(TRANSACTIONAL_IDS, self.shards.transactional_ids)
@@ -192,7 +192,8 @@ class CoordinatorService:
             ports.network, view, self.node_id, ports.random, self.rpc.verify_partitions
         )
         self.rpc.hanging = HangingTransactions(
-            self.shards, view, ports.network, ports.clock, self.node_id, markers, events, self.counters.healed
+            self.shards, view, ports.network, ports.clock, self.node_id, markers, events, self.counters.healed,
+            ports.audit,
         )
         winners = WinnersOfPartitions(ports.network, view)
         reserve = Reserve(self.producer_ids)
@@ -200,7 +201,8 @@ class CoordinatorService:
         self.sweep.start()
         self.shards.start(
             registration.epoch,
-            lambda shard, epoch: TxnShard(resources, shard, epoch, limits, reserve, markers, winners, events),
+            lambda shard, epoch: TxnShard(
+                resources, shard, epoch, limits, reserve, markers, winners, events, ports.audit),
             lambda shard, epoch: OffsetsShard(resources, shard, epoch, verifier),
         )
 

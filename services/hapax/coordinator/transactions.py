@@ -25,6 +25,7 @@ from hapax.core.transaction.machine import Answer, TransactionShard
 from hapax.core.transaction.record import Record, Transaction
 from hapax.core.transaction.requests import (
     AbortHanging,
+    Caller,
     CheckWinners,
     Decision,
     Effect,
@@ -46,6 +47,8 @@ from hapax.core.transaction.requests import (
 from hapax.core.transaction.states import State
 from hapax.core.types import Millis, Now, ProducerId, ShardEpoch, ShardId, TimestampMs
 from hapax.runtime import supervision, telemetry
+from hapax.runtime.addresses import host_of
+from hapax.runtime.audit_events import SILENT, Audit
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.producer_ids import ProducerIdsUnavailable
 
@@ -140,6 +143,7 @@ class TxnShard(Shard):
     def __init__(
         self, resources: ShardResources, shard: ShardId, assigned_epoch: ShardEpoch, limits: Limits, ids: Reserve,
         markers: MarkerSender, winners: ChecksWinners, events: EventSink,
+        audit: Audit = SILENT,
     ) -> None:
         super().__init__(resources, shard, assigned_epoch)
         self.machine: TransactionShard
@@ -148,6 +152,7 @@ class TxnShard(Shard):
         self._markers = markers
         self._winners = winners
         self._events = events
+        self._audit = audit
         self._activities: dict[str, _Activity] = {}
         """By transactional id."""
         self._postponed: dict[str, float] = {}
@@ -179,9 +184,9 @@ class TxnShard(Shard):
                     raise
                 if isinstance(answer, Decision):
                     if answer.effects:
-                        self._carry_out(answer.effects)
+                        self._carry_out(answer.effects, request.caller)
                     if answer.record is not None:
-                        await self.persist(answer.record)
+                        await self.persist(answer.record, request.caller)
                     elif answer.confirm:
                         await self.confirm()
                     if answer.reply is not None:
@@ -231,8 +236,9 @@ class TxnShard(Shard):
             assert isinstance(effect, SendMarkers)
             await self._markers.send_once(MarkerWaiter(self.shard, self.epoch), effect)
 
-    def persist(self, record: Record) -> asyncio.Future[None]:
-        """Appends a record that the machine has decided. The future is done after the record's replay.
+    def persist(self, record: Record, by: Caller | None = None) -> asyncio.Future[None]:
+        """Appends a record that the machine has decided. The future is done after the record's replay. `by`: who asked
+        for it; None: the cluster.
 
         The future fails with a Refusal where the record was certainly not stored (it is withdrawn). Where the outcome
         is unknown, it fails when the shard stops.
@@ -245,12 +251,12 @@ class TxnShard(Shard):
         def stored(offset: int) -> None:
             activity.writing -= 1
             effects = self.machine.replay(record, self.now())
-            self._count(record, activity, asked_at)
+            self._count(record, activity, asked_at, by)
             self._wake(transactional_id)
             if not waiter.done():
                 waiter.set_result(None)
             if effects:
-                self._carry_out(effects)
+                self._carry_out(effects, by)
             self._drop_if_at_rest(transactional_id)
 
         def refused(code: ErrorCode, reason: str) -> None:
@@ -278,7 +284,7 @@ class TxnShard(Shard):
         if activity is not None and activity.at_rest:
             del self._activities[transactional_id]
 
-    def _count(self, record: Record, activity: _Activity, asked_at: float) -> None:
+    def _count(self, record: Record, activity: _Activity, asked_at: float, by: Caller | None) -> None:
         """A record was stored. The id's next record may stand for a completion that waits."""
         counters = self.resources.counters
         now = counters.stopwatch()
@@ -289,6 +295,19 @@ class TxnShard(Shard):
             (counters.committed if record.state is State.PREPARE_COMMIT else counters.aborted).value += 1
             counters.phases.labels("prepare").observe(now - asked_at)
             activity.phase, activity.phase_began = "markers", now
+            if record.state is State.PREPARE_ABORT and self._audit.enabled:
+                self._tell("transaction_aborted", record, by, old={
+                    "producer_id": record.producer_id, "producer_epoch": record.producer_epoch,
+                    "partitions": len(record.every_partition),
+                }, new=record.state.kafka_name)
+
+    def _tell(self, event: str, transaction: Transaction, by: Caller | None, **fields: object) -> None:
+        """The audit log."""
+        principal, address, call = (None, "", "time-out") if by is None else (
+            by.principal, by.address or host_of(by.peer), by.call)
+        self._audit.record(
+            event, principal, address, call=call, transactional_id=transaction.transactional_id,
+            serial=transaction.serial, **fields)
 
     async def _hold(self, transactional_id: str, until: Millis) -> None:
         """Waits until the id's next replay, or `until`."""
@@ -316,7 +335,7 @@ class TxnShard(Shard):
 
     # --- effects --------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, effects: Sequence[Effect]) -> None:
+    def _carry_out(self, effects: Sequence[Effect], by: Caller | None = None) -> None:
         for effect in effects:
             if isinstance(effect, SendMarkers):
                 self._activity(effect.transactional_id).marker_retries = 0
@@ -326,7 +345,7 @@ class TxnShard(Shard):
             elif isinstance(effect, StopTimer):
                 self._stop_timer(effect.transactional_id)
             else:
-                self._report_fencing(effect)
+                self._report_fencing(effect, by)
 
     def _start_timer(self, transactional_id: str, at: Millis) -> None:
         activity = self._activity(transactional_id)
@@ -361,7 +380,7 @@ class TxnShard(Shard):
             self.persist(decision.record)
         self._drop_if_at_rest(transactional_id)
 
-    def _report_fencing(self, effect: ReportFencing) -> None:
+    def _report_fencing(self, effect: ReportFencing, by: Caller | None) -> None:
         transaction = self.machine.transactions[effect.transactional_id]
         fencing = transaction.fencing
         if fencing is not None:
@@ -376,6 +395,12 @@ class TxnShard(Shard):
                 producer_id=transaction.producer_id,
                 producer_epoch=transaction.producer_epoch, serial=transaction.serial,
             )
+            if self._audit.enabled:
+                self._tell(
+                    "producer_fenced", transaction, by, cause=fencing.cause.name.lower(),
+                    fenced_address="" if fenced is None else host_of(fenced.peer),
+                    old={"producer_id": fencing.fenced_producer_id, "producer_epoch": fencing.fenced_epoch},
+                    new={"producer_id": transaction.producer_id, "producer_epoch": transaction.producer_epoch})
 
     # --- markers --------------------------------------------------------------------------------------------------
 

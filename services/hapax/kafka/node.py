@@ -10,20 +10,22 @@ from hapax.kafka.server import ServerLimits
 from hapax.kafka.table import ApiTable
 from hapax.runtime.access import access_of
 from hapax.runtime.administration import Administration
+from hapax.runtime.audit_events import SILENT, Audit
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import FrameLimits, Network
 from hapax.runtime.settings import Settings
 
 
 def node_table(
-    node_id: NodeId, view: ClusterView, network: Network, settings: Settings, *, broker: bool
+    node_id: NodeId, view: ClusterView, network: Network, settings: Settings, *, broker: bool,
+    audit: Audit = SILENT,
 ) -> ApiTable:
     """A table with handlers for the calls that every node answers, such as Metadata and CreateTopics.
 
-    `broker`: the node's settings are the defaults of topics' configurations. The service then registers the calls of
-    its role, and `registry.register_other_roles` those of other roles.
+    `broker`: the node's settings are the defaults of topics' configurations. `audit`: where refusals are recorded. The
+    service then registers the calls of its role, and `registry.register_other_roles` those of other roles.
     """
-    table = ApiTable(all_apis(), access_of(settings, view), Quotas(settings, view))
+    table = ApiTable(all_apis(), access_of(settings, view, audit), Quotas(settings, view))
     register_common(table, NodeContext(node_id, view, network, settings, Administration(view, network), broker))
     return table
 

@@ -31,7 +31,7 @@ from hapax.kafka.sasl import FAILED, GIVEN_UP, RENEWED, SUCCEEDED, TIMED_OUT, Sa
 from hapax.kafka.server import Session
 from hapax.kafka.table import LoginAnswer, RequestContext
 from hapax.runtime import supervision
-from hapax.runtime.addresses import source_of
+from hapax.runtime.addresses import host_of, source_of
 
 if TYPE_CHECKING:
     from hapax.kafka.server import KafkaServer
@@ -273,6 +273,9 @@ class SaslSession(Session):
         self._stage, self._exchange, self._raw, self._logged_in_at = _Stage.IN, None, False, now
         self._ends = self._open_until = now + lifetime_ms / 1000
         self._sasl.outcomes[self._mechanism, RENEWED if again else SUCCEEDED] += 1
+        self._server.audit.record(
+            "login", principal, host_of(self.connection.peer), listener=self.listener, mechanism=self._mechanism,
+            renewed=again)
         self.connection.limit_frames(None)
         self._settled()
         return LoginAnswer(
@@ -290,6 +293,9 @@ class SaslSession(Session):
 
     def _failed(self, reason: str) -> None:
         self._sasl.outcomes[self._mechanism, FAILED] += 1
+        self._server.audit.record(
+            "login_failed", None, host_of(self.connection.peer), listener=self.listener, mechanism=self._mechanism,
+            reason=reason)
         if not self.closed:
             self._server.complain("login", "a login failed", mechanism=self._mechanism, reason=reason,
                                   listener=self.listener, peer=self.connection.peer)

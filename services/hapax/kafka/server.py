@@ -37,7 +37,8 @@ from hapax.kafka.quotas import LONGEST_ACCEPT_MS, METERED, ClientLimits
 from hapax.kafka.security import OPEN, ListenerSecurity, Unauthenticated
 from hapax.kafka.table import DEFERRED, UNKNOWN_VERSION, ApiTable, CloseConnection, Login, RequestContext
 from hapax.runtime import supervision, telemetry
-from hapax.runtime.addresses import Address
+from hapax.runtime.addresses import Address, host_of
+from hapax.runtime.audit_events import SILENT, Audit
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import Chunk, FrameConnection, FrameLimits, FrameListener, Network, Randomness
 from hapax.runtime.security_settings import PLAINTEXT
@@ -76,11 +77,12 @@ class KafkaServer:
     def __init__(
         self, network: Network, table: ApiTable, limits: ServerLimits | None = None,
         metrics: telemetry.Metrics | None = None, securities: Mapping[str, ListenerSecurity] | None = None,
-        random: Randomness | None = None,
+        random: Randomness | None = None, audit: Audit = SILENT,
     ) -> None:
         """`securities`: of the listeners by name; OPEN for those that it does not have. `random` is needed where a
-        listener has certificates."""
+        listener has certificates. `audit`: where logins are recorded."""
         self.table = table
+        self.audit = audit
         self.limits = limits or ServerLimits()
         self.bytes_in_flight = 0
         self.sessions: set[Session] = set()
@@ -187,7 +189,14 @@ class KafkaServer:
             if security.services is not None:
                 session.service = security.services.peer(connection.certificate)
         except Unauthenticated as error:
+            self.audit.record(
+                "login_failed", None, host_of(connection.peer), listener=listener, mechanism="TLS", reason=str(error))
             session.refuse("principal", str(error))
+        else:
+            if session.principal != ANONYMOUS:
+                self.audit.record(
+                    "login", session.principal, host_of(connection.peer), listener=listener, mechanism="TLS",
+                    renewed=False)
         return session
 
     def _quotas_changed(self) -> None:

@@ -25,6 +25,7 @@ from hapax.core.errors import ErrorCode
 from hapax.kafka.needs import Need, guarded
 from hapax.kafka.quotas import ClientLimits, Quotas, told_in_message
 from hapax.runtime.access import Access
+from hapax.runtime.asker import Asker
 from hapax.runtime.metrics import SECONDS, Histogram
 from hapax.runtime.ports import Chunk, FrameConnection
 from hapax.runtime.settings import Settings
@@ -152,6 +153,10 @@ class RequestContext:
     def host(self) -> str:
         """The client's IP address, without the port."""
         return self.session.connection.peer.rpartition(":")[0]
+
+    @property
+    def asker(self) -> Asker:
+        return Asker(self.session.principal, self.host, self.api.name)
 
     @property
     def closed(self) -> bool:

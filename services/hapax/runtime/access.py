@@ -8,11 +8,12 @@ from typing import Final
 from hapax.codec.metadata import INTERNAL_TOPICS
 from hapax.core.access.index import Policy
 from hapax.core.access.principals import Principal, parsed
-from hapax.core.access.resources import Action
+from hapax.core.access.resources import Action, title
 from hapax.core.access.rights import Rights
 from hapax.core.hosts import plain_host
 from hapax.core.types import TopicId
 from hapax.runtime import telemetry
+from hapax.runtime.audit_events import SILENT, Audit
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.security_settings import SSL
@@ -28,11 +29,13 @@ class Access:
     """What is permitted to whom. A change of the bindings counts from the next request on."""
 
     def __init__(
-        self, view: ClusterView, policy: Policy, node_principals: frozenset[Principal], secured: bool = False
+        self, view: ClusterView, policy: Policy, node_principals: frozenset[Principal], secured: bool = False,
+        audit: Audit = SILENT,
     ) -> None:
-        """`secured`: nodes prove themselves by certificates."""
+        """`secured`: nodes prove themselves by certificates. `audit`: where refusals are recorded."""
         self.secured = secured
         self.view = view
+        self._audit = audit
         self.image = view.access
         """Rights answer for the bindings of now while their index is this one's."""
         self._policy = policy
@@ -62,23 +65,28 @@ class Access:
         return not self._node_principals or principal in self._node_principals
 
     def note_refusal(self, rights: Rights, action: Action, name: str, call: str) -> None:
-        """Says in a log line who was refused what by which binding: at most ten lines a second."""
+        """Says in a log line who was refused what by which binding: at most ten lines a second. The audit log says it
+        too."""
         self.refusals += 1
         decision = rights.decide(action, name)
+        self._audit.record(
+            "refused", rights.principal, rights.host, call=call, operation=title(action.operation),
+            resource_type=title(action.kind), resource=name,
+            rule=None if decision.rule is None else str(decision.rule), reason=decision.reason)
         self._incidents(
             "refused", "a request was refused", principal=rights.principal, host=rights.host, needs=str(action),
             name=name[:_LONGEST_LOGGED], call=call, reason=decision.reason,
             rule="" if decision.rule is None else str(decision.rule))
 
 
-def access_of(settings: Settings, view: ClusterView) -> Access | None:
-    """None: the cluster has no authoriser, and everybody may do everything."""
+def access_of(settings: Settings, view: ClusterView, audit: Audit = SILENT) -> Access | None:
+    """None: the cluster has no authoriser, and everybody may do everything. `audit`: where refusals are recorded."""
     if not settings.authorizer_class_name:
         return None
     policy = Policy(
         _principals(settings.super_users), settings.allow_everyone_if_no_acl_found, frozenset(INTERNAL_TOPICS))
     secured = settings.security_inter_broker_protocol == SSL
-    return Access(view, policy, _principals("" if secured else settings.node_principals), secured)
+    return Access(view, policy, _principals("" if secured else settings.node_principals), secured, audit)
 
 
 def _principals(text: str) -> frozenset[Principal]:

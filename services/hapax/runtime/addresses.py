@@ -6,6 +6,7 @@ import ipaddress
 import re
 from typing import Final
 
+from hapax.core.hosts import plain_host
 from hapax.runtime.security_settings import PLAINTEXT
 
 _LISTENER_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{0,30}")
@@ -51,6 +52,11 @@ def parse_listeners(text: str, node_id: int = 0) -> dict[str, Address]:
         parsed = Address.parse(address)
         found[name] = Address((parsed.host, parsed.port + node_id)) if plus else parsed
     return found
+
+
+def host_of(peer: str) -> str:
+    """The IP address of `host:port`, in the one spelling that access rules use."""
+    return plain_host(peer.rpartition(":")[0].strip("[]"))
 
 
 def source_of(peer: str) -> str:

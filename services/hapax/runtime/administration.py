@@ -15,6 +15,7 @@ from hapax.core.types import NodeId, TopicId
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime.acl_messages import acl_message, filter_message
+from hapax.runtime.asker import CLUSTER, Asker, with_asker
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Network, RpcError
 from hapax.runtime.rpc import AT
@@ -43,9 +44,15 @@ _Request: TypeAlias = (
 class Administration:
     """The node's way to the controller. Every call raises Refusal where the controller cannot be reached."""
 
-    def __init__(self, view: ClusterView, network: Network) -> None:
+    def __init__(self, view: ClusterView, network: Network, asker: Asker = CLUSTER) -> None:
+        """`asker`: on whose behalf the controller is asked."""
         self._view = view
         self._network = network
+        self._asker = asker
+
+    def by(self, asker: Asker) -> Administration:
+        """The same on behalf of a client."""
+        return Administration(self._view, self._network, asker)
 
     async def create_topics(
         self, specs: Sequence[pb.TopicSpec], timeout_ms: int, validate_only: bool = False
@@ -203,7 +210,8 @@ class Administration:
             f"controller/{controller.record.node_id}{AT}{controller.record.rpc_address}")
         remaining = max(deadline - loop.time(), 0.0) + _ANSWER_S
         try:
-            return answer.FromString(await channel.call(_SERVICE + method, request.SerializeToString(), remaining))
+            payload = with_asker(request.SerializeToString(), self._asker)
+            return answer.FromString(await channel.call(_SERVICE + method, payload, remaining))
         except RpcError as error:
             # Not repeated here: whether the call took effect is unknown, and only the client knows what it wants.
             raise Refusal(

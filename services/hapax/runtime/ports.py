@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 from hapax.core.access.principals import ANONYMOUS, Principal
+from hapax.runtime.audit_events import SILENT, Audit
 
 if TYPE_CHECKING:
     from hapax.runtime.process_tls import ProcessTls
@@ -484,6 +485,8 @@ class Ports:
     """Only brokers have one (and the runner's processes that keep an identity)."""
     tls: ProcessTls | None = None
     """By what this process proves itself on ports that are no Kafka listeners; None: they have no TLS."""
+    audit: Audit = SILENT
+    """Where logins, refusals and changes are recorded."""
 
 
 Task = asyncio.Task[None]

@@ -17,6 +17,7 @@ import uvloop
 
 from hapax.codec.metadata import Role
 from hapax.runtime import supervision, telemetry
+from hapax.runtime.audit_writer import ProcessAudit
 from hapax.runtime.clock import SystemClock
 from hapax.runtime.disk import FolderInUse, RealDisk, open_folder
 from hapax.runtime.etcd import EtcdStore
@@ -107,14 +108,16 @@ async def _serve(settings: Settings, role: Role | Literal["admin"], start: Start
     disk: RealDisk | None = None
     tls: ProcessTls | None = None
     store: EtcdStore | None = None
+    audit: ProcessAudit | None = None
     try:
+        audit = ProcessAudit(settings, _called(role, settings), SystemClock(), metrics)
         tls = ProcessTls.of(role, settings, metrics)
         store = EtcdStore(
             [str(address) for address in settings.etcd_addresses], settings.etcd_timeout_ms / 1000,
             None if tls is None else tls.etcd)
         disk = open_folder(settings.log_dir) if keeps_data else None
         network = TcpNetwork(RpcIdentity(settings.cluster_id, _caller(role, settings)), tls)
-        ports = Ports(SystemClock(), network, store, random.SystemRandom(), disk, tls)
+        ports = Ports(SystemClock(), network, store, random.SystemRandom(), disk, tls, audit.audit)
         if tls is not None:
             tls.watch(store.reload_certificates, settings.ssl_reload_interval_ms / 1000, ports.random)
         await health.start(*settings.http_address, None if tls is None else tls.http)
@@ -137,6 +140,8 @@ async def _serve(settings: Settings, role: Role | Literal["admin"], start: Start
     except (FolderInUse, FolderRefused, StoreRefused, NodeIdTaken, OSError) as error:
         return _ended(str(error))
     finally:
+        if audit is not None:
+            await asyncio.to_thread(audit.close)
         await health.close()
         if tls is not None:
             await tls.close()

@@ -34,6 +34,12 @@ SELF_CORRECTIONS: Final = counter(
 CPU_SECONDS: Final = counter(
     "hapax_process_cpu_seconds_total", "Processor time of the process, system calls included.", unit="seconds",
     kafka="java.lang:type=OperatingSystem,name=ProcessCpuTime")
+AUDIT_EVENTS: Final = counter("hapax_audit_events_total", "Audit events that were recorded.", ["event"])
+AUDIT_LEFT_OUT: Final = counter(
+    "hapax_audit_events_left_out_total",
+    "Audit events that were counted and not written: one principal caused too many, or the queue was full.", ["event"])
+AUDIT_WRITE_FAILURES: Final = counter(
+    "hapax_audit_write_failures_total", "Failed attempts to write audit lines. Each is repeated after a second.")
 
 TLS_HANDSHAKES: Final = counter(
     "hapax_tls_handshakes_total",

@@ -26,6 +26,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_type_hints
 
 from hapax.core.cluster.topics import TOPIC_CONFIGS as KAFKA_TOPIC_CONFIGS
 from hapax.runtime.addresses import Address, parse_listeners
+from hapax.runtime.audit_settings import AuditSettings
 from hapax.runtime.security_settings import (
     SSL,
     SecuritySettings,
@@ -55,7 +56,7 @@ RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSe
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(SecuritySettings):
+class Settings(SecuritySettings, AuditSettings):
     """All settings of all services; each service reads those that concern it. Immutable.
 
     `load` checks what it reads; values given to the constructor are taken as they are.
@@ -635,6 +636,8 @@ def _validated(base: Settings, sources: Sequence[tuple[str, Mapping[str, str]]])
         made.security_protocols  # noqa: B018
     except ValueError as error:
         raise SettingsError(str(error)) from None
+    if made.audit_log_destination == "file" and not made.audit_log_dir:
+        raise SettingsError("audit.log.destination=file needs audit.log.dir")
     nowhere = set(parse_listeners(made.advertised_listeners or made.listeners)) - set(made.kafka_addresses)
     if nowhere:
         raise SettingsError(f"advertised.listeners names {', '.join(sorted(nowhere))}, and listeners does not")

@@ -84,6 +84,9 @@ class Caller(NamedTuple):
     arrived: Millis         # monotonic; holds are measured from it
     connection: int = -1    # serial of the framed connection; -1: a call from another service
     api_version: int = 0    # of the Kafka request; decides between error codes 47 and 90
+    principal: str | None = None  # for the audit log; no decision depends on it
+    call: str = ""          # likewise, such as EndTxn
+    address: str = ""       # likewise: IP address, where it is not that of `peer`
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ def register(table: ApiTable, node: NodeContext) -> None:
                 answers[at] = _answer(entry, refusal.code, refusal.reason)
         if changes:
             try:
-                results = await node.administration.alter_quotas(
+                results = await node.administration.by(ctx.asker).alter_quotas(
                     list(changes.values()), _TIMEOUT_MS, request.validate_only)
             except Refusal as refusal:
                 for at in changes:

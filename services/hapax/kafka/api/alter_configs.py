@@ -22,7 +22,7 @@ _Result = AlterConfigsResponse.AlterConfigsResourceResponse
 
 def register(table: ApiTable, node: NodeContext) -> None:
     async def handle(ctx: RequestContext, request: Any) -> Any:
-        outcomes = await alter_configs(node, request, _fill)
+        outcomes = await alter_configs(node, ctx, request, _fill)
         return AlterConfigsResponse(throttle_time_ms=0, responses=[
             _Result(
                 error_code=code, error_message=reason or None, resource_type=resource.resource_type,

@@ -31,7 +31,8 @@ def register(table: ApiTable, node: NodeContext) -> None:
         ]
         same_factor = ctx.api_version >= 1 and not request.allow_replication_factor_change
         try:
-            results = await node.administration.alter_reassignments(moves, request.timeout_ms, same_factor)
+            results = await node.administration.by(ctx.asker).alter_reassignments(
+                moves, request.timeout_ms, same_factor)
         except Refusal as refusal:
             return _response(refused_all(moves, refusal), same_factor, refusal.code, refusal.reason)
         return _response(results, same_factor)

@@ -58,13 +58,13 @@ def register(table: ApiTable, node: NodeContext) -> None:
             except Refusal as refusal:
                 results[asked.name] = _result(asked.name, refusal.code, refusal.reason)
         if changes:
-            results |= await alter(changes)
+            results |= await alter(ctx, changes)
         return _response([results[name] for name in times])
 
-    async def alter(changes: list[ScramChange]) -> dict[str, Any]:
+    async def alter(ctx: RequestContext, changes: list[ScramChange]) -> dict[str, Any]:
         """By user."""
         try:
-            answers = await node.administration.alter_scram_credentials(changes, _TIMEOUT_MS)
+            answers = await node.administration.by(ctx.asker).alter_scram_credentials(changes, _TIMEOUT_MS)
         except Refusal as refusal:
             return {each.user: _result(each.user, refusal.code, refusal.reason) for each in changes}
         return {each.user: _result(each.user, ErrorCode(each.error), each.reason) for each in answers}

@@ -35,15 +35,15 @@ def register(table: ApiTable, node: NodeContext) -> None:
             except Refusal as refusal:
                 results[at] = _result(refusal.code, refusal.reason)
         if bindings:
-            results |= await create(bindings)
+            results |= await create(ctx, bindings)
         return CreateAclsResponse(
             throttle_time_ms=0, results=[results[at] for at in range(len(request.creations))])
 
-    async def create(bindings: dict[int, Binding]) -> dict[int, Any]:
+    async def create(ctx: RequestContext, bindings: dict[int, Binding]) -> dict[int, Any]:
         """By position. Equal ones are written once and answered each."""
         distinct = list(dict.fromkeys(bindings.values()))
         try:
-            answer = await node.administration.alter_acls(TIMEOUT_MS, add=distinct)
+            answer = await node.administration.by(ctx.asker).alter_acls(TIMEOUT_MS, add=distinct)
         except Refusal as refusal:
             return {at: _result(refusal.code, refusal.reason) for at in bindings}
         outcomes = dict(zip(distinct, answer.added, strict=True))

@@ -53,7 +53,7 @@ class CreatePartitionsApi:
             results[name] = _result(name, exceeded.code, exceeded.reason)
         if totals:
             try:
-                answers = await self._administration.create_partitions(
+                answers = await self._administration.by(ctx.asker).create_partitions(
                     totals, request.timeout_ms, request.validate_only, assignments)
             except Refusal as refusal:
                 results |= {name: _result(name, refusal.code, refusal.reason) for name in totals}

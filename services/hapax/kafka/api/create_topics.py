@@ -67,7 +67,7 @@ class CreateTopicsApi:
             results[name] = _refused(name, exceeded.code, exceeded.reason)
         if specs:
             try:
-                answers = await self._administration.create_topics(
+                answers = await self._administration.by(ctx.asker).create_topics(
                     list(specs.values()), request.timeout_ms, request.validate_only)
             except Refusal as refusal:
                 results |= {name: _refused(name, refusal.code, refusal.reason) for name in specs}

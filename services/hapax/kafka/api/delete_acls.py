@@ -36,7 +36,7 @@ def register(table: ApiTable, node: NodeContext) -> None:
                 results[at] = _failed(refusal.code, refusal.reason)
         if filters:
             try:
-                answer = await node.administration.alter_acls(TIMEOUT_MS, remove=list(filters.values()))
+                answer = await node.administration.by(ctx.asker).alter_acls(TIMEOUT_MS, remove=list(filters.values()))
             except Refusal as refusal:
                 results |= {at: _failed(refusal.code, refusal.reason) for at in filters}
             else:

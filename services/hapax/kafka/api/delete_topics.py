@@ -66,7 +66,7 @@ class DeleteTopicsApi:
             del found[entry]
             results[entry] = _result(entry.name, entry.topic_id, exceeded.code, exceeded.reason)
         if found:
-            results |= await self._delete(found, request.timeout_ms)
+            results |= await self._delete(ctx, found, request.timeout_ms)
         return DeleteTopicsResponse(throttle_time_ms=0, responses=[results[entry] for entry in count])
 
     def _partitions(self, topic_id: TopicId) -> int:
@@ -94,12 +94,14 @@ class DeleteTopicsApi:
             raise Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "an internal topic cannot be deleted")
         return topic.topic_id
 
-    async def _delete(self, found: Mapping[_Wanted, TopicId], timeout_ms: int) -> dict[_Wanted, Any]:
+    async def _delete(
+        self, ctx: RequestContext, found: Mapping[_Wanted, TopicId], timeout_ms: int
+    ) -> dict[_Wanted, Any]:
         """A topic that the client named by id is deleted by id: another topic may have its name by now."""
         by_name = [entry for entry in found if entry.name is not None]
         by_id = [entry for entry in found if entry.name is None]
         try:
-            answers = await self._administration.delete_topics(
+            answers = await self._administration.by(ctx.asker).delete_topics(
                 [entry.name for entry in by_name if entry.name is not None], [found[entry] for entry in by_id],
                 timeout_ms)
         except Refusal as refusal:

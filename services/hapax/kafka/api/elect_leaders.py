@@ -36,7 +36,8 @@ def register(table: ApiTable, node: NodeContext) -> None:
         try:
             if kind not in (PREFERRED, UNCLEAN):
                 raise Refusal(ErrorCode.INVALID_REQUEST, f"unknown election type {kind}")
-            results = await node.administration.elect_leaders(partitions, kind == UNCLEAN, request.timeout_ms)
+            results = await node.administration.by(ctx.asker).elect_leaders(
+                partitions, kind == UNCLEAN, request.timeout_ms)
         except Refusal as refusal:
             return _response(refused_all(partitions or (), refusal), refusal.code)
         return _response(results)

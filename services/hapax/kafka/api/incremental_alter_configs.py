@@ -53,7 +53,7 @@ _Changed = TypeVar("_Changed", bound=Change)
 
 def register(table: ApiTable, node: NodeContext) -> None:
     async def handle(ctx: RequestContext, request: Any) -> Any:
-        outcomes = await alter_configs(node, request, _fill)
+        outcomes = await alter_configs(node, ctx, request, _fill)
         return IncrementalAlterConfigsResponse(throttle_time_ms=0, responses=[
             _result(resource, *outcome) for resource, outcome in zip(request.resources, outcomes, strict=True)])
 
@@ -61,7 +61,7 @@ def register(table: ApiTable, node: NodeContext) -> None:
 
 
 async def alter_configs(
-    node: NodeContext, request: Any, fill: Callable[[Any, Change], None]
+    node: NodeContext, ctx: RequestContext, request: Any, fill: Callable[[Any, Change], None]
 ) -> list[tuple[int, str]]:
     """(error code, reason) for each resource of an AlterConfigs or IncrementalAlterConfigs request. `fill` writes what
     a resource asks for into its change. It raises Refusal."""
@@ -85,8 +85,9 @@ async def alter_configs(
             topics[position] = change
         else:
             groups[position] = change
-    outcomes |= await _asked(node.administration.alter_topic_configs, topics, request)
-    outcomes |= await _asked(node.administration.alter_group_configs, groups, request)
+    administration = node.administration.by(ctx.asker)
+    outcomes |= await _asked(administration.alter_topic_configs, topics, request)
+    outcomes |= await _asked(administration.alter_group_configs, groups, request)
     return [outcomes[at] for at in range(len(request.resources))]
 
 

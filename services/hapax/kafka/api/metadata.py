@@ -29,6 +29,7 @@ from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime import supervision
 from hapax.runtime.access import Access
 from hapax.runtime.administration import Administration
+from hapax.runtime.asker import Asker
 from hapax.runtime.cluster import ClusterView, PartitionView, TopicView
 from hapax.wire.image_revision import set_image_revision
 from hapax.wire.messages import MetadataResponse
@@ -129,7 +130,7 @@ class MetadataApi:
         exceeding = await self._mutations.refused(
             ctx, dict.fromkeys(fresh, self._default_partitions), AUTO_CREATE_TIMEOUT_MS, strict=True, waits=False)
         refused |= dict.fromkeys(exceeding, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        refused |= await self._create([name for name in missing if name not in exceeding])
+        refused |= await self._create(ctx, [name for name in missing if name not in exceeding])
         response = self._response(ctx, request, rights, [
             *(self._topic(entry, refused, ctx.api_version) for entry in request.topics), *hidden])
         return (bytes(response.encode(version=ctx.api_version)),)
@@ -181,12 +182,12 @@ class MetadataApi:
             return False
         return True
 
-    async def _create(self, names: list[str]) -> dict[str, ErrorCode]:
+    async def _create(self, ctx: RequestContext, names: list[str]) -> dict[str, ErrorCode]:
         """Returns the errors of topics that were not created. Concurrent requests for a name share one creation."""
         room = max(0, _CREATIONS_AT_ONCE - len(self._creating))
         fresh = [name for name in dict.fromkeys(names) if name not in self._creating][:room]
         if fresh:
-            task = supervision.once(self._ask_controller(fresh), "topic-creation")
+            task = supervision.once(self._ask_controller(ctx.asker, fresh), "topic-creation")
             for name in fresh:
                 self._creating[name] = task
             task.add_done_callback(lambda _: [self._creating.pop(name) for name in fresh])
@@ -195,10 +196,10 @@ class MetadataApi:
             refused |= await asyncio.shield(task)
         return refused
 
-    async def _ask_controller(self, names: list[str]) -> dict[str, ErrorCode]:
+    async def _ask_controller(self, asker: Asker, names: list[str]) -> dict[str, ErrorCode]:
         specs = [pb.TopicSpec(name=name, partitions=-1, replication_factor=-1) for name in names]
         try:
-            results = await self._administration.create_topics(specs, AUTO_CREATE_TIMEOUT_MS)
+            results = await self._administration.by(asker).create_topics(specs, AUTO_CREATE_TIMEOUT_MS)
         except Refusal:
             return {}
         passing = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT)

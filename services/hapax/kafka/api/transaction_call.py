@@ -42,7 +42,8 @@ def register(table: ApiTable, view: ClusterView, methods: Mapping[str, RpcHandle
         if handler is None:
             return _error(ErrorCode.INVALID_REQUEST, f"method {request.method!r} is not known here")
         try:
-            payload = await handler(bytes(request.payload), RpcPeer(ctx.connection.peer, CALLER))
+            payload = await handler(bytes(request.payload), RpcPeer(
+                ctx.connection.peer, CALLER, principal=ctx.principal))
         except DecodeError:
             return _error(ErrorCode.INVALID_REQUEST, f"the payload is no request of {request.method}")
         except RpcError as error:

@@ -31,7 +31,8 @@ async def call(method: str, payload: bytes = b"", *, asked: str = "c", cluster: 
     transaction_call.register(table, view, {"Answers": answers, "Malformed": malformed, "Away": away})
     handler: Any = table.apis[transaction_call.ROW.key].handler
     encoded = TransactionCallRequest(cluster_id=asked, method=method, payload=payload).encode(version=0)
-    context = SimpleNamespace(api_version=0, connection=SimpleNamespace(peer="127.0.0.1:5"))
+    context = SimpleNamespace(
+        api_version=0, connection=SimpleNamespace(peer="127.0.0.1:5"), principal="User:alice")
     response = await handler(context, TransactionCallRequest.decode(encoded, version=0))
     return TransactionCallResponse.decode(response.encode(version=0), version=0)
 

@@ -7,6 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class AskedBy(_message.Message):
+    __slots__ = ("asker",)
+    ASKER_FIELD_NUMBER: _ClassVar[int]
+    asker: Asker
+    def __init__(self, asker: _Optional[_Union[Asker, _Mapping]] = ...) -> None: ...
+
+class Asker(_message.Message):
+    __slots__ = ("principal", "address", "call")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    address: str
+    call: str
+    def __init__(self, principal: _Optional[str] = ..., address: _Optional[str] = ..., call: _Optional[str] = ...) -> None: ...
+
 class Acl(_message.Message):
     __slots__ = ("type", "name", "pattern", "principal", "host", "operation", "permission")
     TYPE_FIELD_NUMBER: _ClassVar[int]
