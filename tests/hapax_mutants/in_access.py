@@ -79,8 +79,8 @@ MUTANTS = (
     ),
     Mutant(
         "a copied proof makes a user a node", "rule 17", "runtime/access.py",
-        "        if self._node_principals and principal not in self._node_principals:\n            return False\n",
-        "",
+        "        return not self._node_principals or principal in self._node_principals\n",
+        "        return True\n",
         (NEEDS,),
     ),
     Mutant(

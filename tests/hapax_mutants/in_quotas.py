@@ -166,13 +166,13 @@ MUTANTS = (
     ),
     Mutant(
         "the nodes' own connections are throttled", "rule 17", "kafka/quotas.py",
-        "        ctx.session.node = node is not None\n",
+        "        ctx.session.node = shown is not None\n",
         "",
         (QUOTAS,),
     ),
     Mutant(
         "a client that shows any proof is charged nothing", "rule 17", "kafka/quotas.py",
-        "        ctx.session.node = node is not None\n",
+        "        ctx.session.node = shown is not None\n",
         "        ctx.session.node = True\n",
         (QUOTAS,),
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from hapax.runtime.network import TcpNetwork
 from hapax.runtime.ports import FrameConnection, FrameLimits, RpcError, RpcPeer, RpcServer
 from hapax.runtime.process_tls import ProcessTls
 from hapax.runtime.rpc import RpcIdentity
+from hapax.runtime.rpc_frames import greeting
 from hapax.runtime.settings import SettingsError, load
 
 MARKERS = "/hapax.internal.v1.PartitionBroker/WriteMarkers"
@@ -23,6 +25,10 @@ FENCE = "/hapax.internal.v1.PartitionBroker/FenceProducer"
 SNAPSHOT = "/hapax.internal.v1.PartitionBroker/FetchSnapshot"
 AUTHORITY = Authority.make()
 FOREIGN = Authority.make()
+
+_CALL = struct.pack(">QH", 1, len(MARKERS)) + MARKERS.encode() + b"m"
+_GREETING = greeting(RpcIdentity("c1", "coordinator/100"))
+WHOLE_CALL = b"".join(struct.pack(">I", len(each)) + each for each in (_GREETING, _CALL))
 
 
 class World:
@@ -169,6 +175,15 @@ async def test_an_unsound_certificate_is_refused(world: World, kind: str) -> Non
     assert not world.peers
 
 
+async def test_a_whole_call_of_one_who_is_let_in_is_answered(world: World) -> None:
+    """What is refused above and below is refused for its certificate, then."""
+    address = await world.serve(world.tls("broker", 0))
+    issued = AUTHORITY.issue("CN=coordinator", ["spiffe://c1/coordinator/100"])
+    with pytest.raises(pytest.fail.Exception):
+        await refused_client(world, address, issued)
+    assert len(world.peers) == 1
+
+
 async def refused_client(world: World, address: str, issued: Issued | None) -> None:
     """A client that checks nothing and sends a whole call is sent nothing but the end."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -180,7 +195,7 @@ async def refused_client(world: World, address: str, issued: Issued | None) -> N
     with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
         reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
         try:
-            writer.write(b"\0\0\0\1x")
+            writer.write(WHOLE_CALL)
             await writer.drain()
             async with asyncio.timeout(5):
                 await reader.readexactly(1)
