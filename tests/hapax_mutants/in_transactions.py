@@ -79,8 +79,8 @@ MUTANTS = (
     ),
     Mutant(
         "the answer leaves before the decision is stored", "decide, persist, replay", "coordinator/transactions.py",
-        "                        await self.persist(answer.record)\n                    elif",
-        "                        self.persist(answer.record)\n                    elif",
+        "                        await self.persist(answer.record, request.caller)\n                    elif",
+        "                        self.persist(answer.record, request.caller)\n                    elif",
         (sim(), unit("coordinator")),
     ),
     Mutant(
