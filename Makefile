@@ -22,7 +22,7 @@ KILLS ?= 50
 FLIGHTS ?= 336776
 ARCHIVES ?=
 
-.PHONY: help setup demo test test-one test-clients lint bench proto docs scenarios-update spark-matrix golden upgrade-test sim sim-seed sim-summary explore chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test audit-deps sbom clean
+.PHONY: help setup demo secure-demo test test-one test-clients security-test lint bench proto docs scenarios-update spark-matrix golden upgrade-test sim sim-seed sim-summary explore chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test audit-deps sbom clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ setup: ## install the virtual environment, packages, etcd, and a Java for Spark;
 demo: setup ## count 336,776 flights exactly once while processes are killed, next to weaker settings
 	@$(BIN)/python -m hapax_spark.demo
 
+secure-demo: setup ## two tenants on a closed cluster: one refused, certificates and a password replaced under load, nothing lost
+	@$(BIN)/python -m scripts.secure_demo
+
 test: lint ## run lint, type checks, layering checks and all tests
 	@$(BIN)/python -m pytest -n 2 -rs tests
 
@@ -41,6 +44,9 @@ test-one: setup ## run one test or folder: make test-one T=tests/unit/core
 
 test-clients: setup ## run the whole matrix of other projects' clients, of which make test runs a slice
 	@CLIENTS=all $(BIN)/python -m pytest -v -rs tests/clients
+
+security-test: setup ## run all tests about security: abuse cases, clients over TLS and logins, fuzzers (below ten minutes)
+	@PYTHONPATH=tests $(BIN)/python -m security -n 2 -rs
 
 lint: setup ## run ruff, mypy and import-linter; check that generated code and pages are current
 	@$(BIN)/ruff check

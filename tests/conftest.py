@@ -73,7 +73,7 @@ def end_clusters(clusters: list[LocalCluster]) -> None:
 # take about the same time, and each has a real Spark.
 _PROCESSES = {
     "chaos": 1, "integration": 1, "upgrade": 1,
-    "integration/spark_people": 2, "clients": 2, "kubernetes": 2, "kubernetes_nodes": 2,
+    "integration/spark_people": 2, "clients": 2, "security": 2, "kubernetes": 2, "kubernetes_nodes": 2,
 }  # fmt: skip
 
 

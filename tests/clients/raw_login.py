@@ -16,7 +16,8 @@ from hapax.wire import messages
 from integration.waiting import wait_until
 
 _KEYS = {"SaslHandshake": (17, 9), "SaslAuthenticate": (36, 2), "ApiVersions": (18, 3), "Metadata": (3, 9),
-         "Produce": (0, 9), "Fetch": (1, 12)}
+         "Produce": (0, 9), "Fetch": (1, 12), "InitProducerId": (22, 2), "AddPartitionsToTxn": (24, 3),
+         "WriteTxnMarkers": (27, 1), "CreateAcls": (30, 2)}
 """Name -> key, first flexible version."""
 _ILLEGAL_STATE = 34
 
@@ -40,11 +41,14 @@ class RawClient:
     def write(self, content: bytes) -> None:
         self._socket.sendall(content)
 
-    def send(self, name: str, version: int, correlation_id: int = 7, **fields: Any) -> None:
+    def send(
+        self, name: str, version: int, correlation_id: int = 7, client_id: bytes | None = None, **fields: Any
+    ) -> None:
         key, flexible_from = _KEYS[name]
         flexible = version >= flexible_from
         body = bytes(getattr(messages, f"{name}Request")(**fields).encode(version=version))
-        frame = struct.pack(">hhih", key, version, correlation_id, -1) + (b"\0" if flexible else b"") + body
+        head = struct.pack(">hhih", key, version, correlation_id, -1 if client_id is None else len(client_id))
+        frame = head + (client_id or b"") + (b"\0" if flexible else b"") + body
         self.write(struct.pack(">i", len(frame)) + frame)
 
     def frame(self) -> bytes | None:

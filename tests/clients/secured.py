@@ -59,14 +59,15 @@ class Secured(NamedTuple):
 
 def secured(folder: Path) -> Secured:
     authority = Authority.make()
-    made = Secured(folder, authority, _free_ports())
+    made = Secured(folder, authority, free_ports())
     (folder / "ca.crt").write_bytes(authority.certificate)
     made.renew("node")
     made.renew("client")
     return made
 
 
-def _free_ports() -> int:
+def free_ports() -> int:
+    """The first port of a listener `...:PORT+node.id`."""
     while True:
         first = random.randrange(20_000, 32_000)  # below the ports that the system gives to clients
         try:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -23,8 +24,10 @@ from hapax.codec.metadata import TXN_STATE_TOPIC, TopicRecord
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicId
 from hapax.core.types import TopicPartition as CorePartition
-from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2
+from hapax.local.authority import Authority
+from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2, transactions_pb2
 from hapax.runtime.ports import Compare, MetadataUnavailable, Put, RpcError
+from hapax.runtime.rpc import CLUSTER_KEY
 from hapax.runtime.tls import TlsOptions
 from integration.scraping import total
 from integration.secure_cluster import CLIENTS, SERVICES, Secure, certificate_of
@@ -187,6 +190,31 @@ def test_another_process_in_the_place_of_the_dialled_one_is_not_believed(secure:
     swapped.process("broker-1").rpc_port = broker.rpc_port
     with pytest.raises(RpcError, match=r"names spiffe://.*/broker/0, and spiffe://.*/broker/1 is called"):
         swapped.call("coordinator-0", "broker-1", _INTERNAL + "PartitionBroker/DescribeProducers")
+
+
+def test_a_client_fences_no_one_on_the_public_port(secure: Secure) -> None:
+    """Abuse case 29, of a user who is let in: on service ports its certificate is not taken at all."""
+    key, _, certificate = secure.files.file("admin.pem").read_bytes().partition(b"-----END PRIVATE KEY-----\n")
+    boss = key + b"-----END PRIVATE KEY-----\n", certificate
+    tenant = Authority.read(
+        secure.files.file(f"{CLIENTS}.crt").read_bytes(), secure.files.file(f"{CLIENTS}.key").read_bytes(),
+    ).issue("CN=tenant", use="client")
+    request = transactions_pb2.FenceProducerRequest(transactional_id="theirs").SerializeToString()
+    authority = secure.files.file(f"{CLIENTS}.crt").read_bytes()
+    port = secure.process("coordinator-0").public_rpc_port
+
+    def status(own: tuple[bytes, bytes]) -> grpc.StatusCode:
+        with grpc.secure_channel(f"127.0.0.1:{port}", grpc.ssl_channel_credentials(authority, *own)) as channel:
+            try:
+                channel.unary_unary("/hapax.v1.Transactions/FenceProducer")(
+                    request, timeout=TIMEOUT, metadata=((CLUSTER_KEY, secure.cluster_id),))
+            except grpc.RpcError as error:
+                code: grpc.StatusCode = error.code()
+                return code
+        return grpc.StatusCode.OK
+
+    assert status((tenant.key, tenant.certificate)) is grpc.StatusCode.PERMISSION_DENIED
+    assert status(boss) is not grpc.StatusCode.PERMISSION_DENIED
 
 
 # --- the nodes' Kafka listener ----------------------------------------------------------------------------------------
