@@ -1,5 +1,5 @@
-"""Generates docs/settings.md, docs/metrics.md, the tables of calls in docs/protocol.md and docs/security.md, and the
-events of docs/audit.md from the source:
+"""Generates docs/settings.md, docs/metrics.md, the tables of calls in docs/protocol.md, docs/security.md and
+docs/rest.md, and the events of docs/audit.md from the source:
 `python scripts/generate_docs.py [--check]`.
 """
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from hapax.admin import metrics as admin
+from hapax.admin.needs_page import with_routes
 from hapax.broker import metrics as broker
 from hapax.client import metrics as client
 from hapax.controller import metrics as controller
@@ -49,10 +50,11 @@ ROOT = Path(__file__).resolve().parent.parent
 AUDIT = ROOT / "docs" / "audit.md"
 PROTOCOL = ROOT / "docs" / "protocol.md"
 SECURITY = ROOT / "docs" / "security.md"
+REST = ROOT / "docs" / "rest.md"
 PAGES = {
     ROOT / "docs" / "settings.md": settings_page, ROOT / "docs" / "metrics.md": metrics_page,
     PROTOCOL: lambda: with_table(PROTOCOL.read_text()), SECURITY: lambda: with_needs(SECURITY.read_text()),
-    AUDIT: lambda: with_events(AUDIT.read_text()),
+    AUDIT: lambda: with_events(AUDIT.read_text()), REST: lambda: with_routes(REST.read_text()),
 }
 
 

@@ -172,7 +172,7 @@ MUTANTS = (
         _LOGINS,
     ),
     Mutant(
-        "connections of one address that do not log in are kept without a limit", "abuse case 4", "kafka/sasl.py",
+        "connections of one address that do not log in are kept without a limit", "abuse case 4", "runtime/lobby.py",
         "if len(own) > self._most_per_address:", "if False:",
         _LOGINS,
     ),

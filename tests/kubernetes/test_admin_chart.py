@@ -34,8 +34,10 @@ def test_it_comes_when_asked_for_and_never_without_tokens_by_mistake(
     lacking = helm("template", "demo", str(CHART), "--set", "admin.enabled=true")
     assert lacking.returncode != 0 and "admin.tokensSecret must name a Secret" in lacking.stderr
     assert helm("template", "demo", str(CHART), "--set", "admin.enabled=true,admin.auth=off").returncode != 0
-    pod = admin_objects(render("admin.enabled=true", 'admin.auth="none"'))["Deployment"]["spec"]["template"]["spec"]
-    assert [each["name"] for each in pod["volumes"]] == ["tmp"]
+    for without in ("none", "passwords,certificates"):
+        objects = admin_objects(render("admin.enabled=true", f'admin.auth="{without}"'))
+        pod = objects["Deployment"]["spec"]["template"]["spec"]
+        assert [each["name"] for each in pod["volumes"]] == ["tmp"]
 
 
 def test_its_pod_is_confined_and_its_settings_are_real(render: Render) -> None:

@@ -9,9 +9,11 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, Header, Path, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from hapax.admin.callers import Caller as RequestCaller
 from hapax.admin.gate import segment
-from hapax.admin.problems import MEDIA_TYPE, TITLES, Problem, invalid
-from hapax.admin.tokens import Principal
+from hapax.admin.problems import MEDIA_TYPE, TITLES, Problem, invalid, of_error, unavailable
+from hapax.client.errors import HapaxError
+from hapax.core.errors import Refusal
 
 LARGEST_INT32: Final = 2**31 - 1
 LARGEST_INT64: Final = 2**63 - 1
@@ -41,6 +43,22 @@ PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
     for status in (400, 401, 403, 404, 405, 408, 409, 412, 413, 415, 422, 500, 503)
 }
 """For every operation, because the gate can refuse any request."""
+
+
+failures: Final = (Problem, HapaxError, Refusal, TimeoutError)
+"""What a handler may raise that is no defect."""
+
+
+def problem_response(error: BaseException) -> Response:
+    """The answer for one of `failures`."""
+    if isinstance(error, Problem):
+        problem = error
+    elif isinstance(error, HapaxError | Refusal):
+        problem = of_error(error)
+    else:
+        problem = unavailable(
+            f"The cluster did not finish in time: {error}" if str(error) else "The cluster did not finish in time.")
+    return Response(problem.body(), problem.status, problem.headers, MEDIA_TYPE)
 
 
 class RequestBody(BaseModel):
@@ -137,9 +155,9 @@ def _flat(dependant: Any) -> list[Any]:
     return [dependant, *(each for inner in dependant.dependencies for each in _flat(inner))]
 
 
-async def _principal(request: Request) -> Principal:
-    principal: Principal = request.state.principal
-    return principal
+async def _caller(request: Request) -> RequestCaller:
+    caller: RequestCaller = request.state.caller
+    return caller
 
 
-Caller = Annotated[Principal, Depends(_principal)]
+Caller = Annotated[RequestCaller, Depends(_caller)]

@@ -10,20 +10,22 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from hapax.admin import cluster, events, groups, messages, producers, reassignments, topics, transactions
-from hapax.admin.answers import PROBLEMS, ProblemDetails, known_parameters
+from hapax.admin.answers import PROBLEMS, ProblemDetails, failures, known_parameters, problem_response
 from hapax.admin.context import Context
-from hapax.admin.problems import MEDIA_TYPE, Problem, of_error, unavailable
-from hapax.client.errors import HapaxError
-from hapax.core.errors import Refusal
+from hapax.admin.needs import NEEDS
+from hapax.admin.problems import Problem
 from hapax.runtime import telemetry
 
 log = telemetry.logger("rest")
 
 _METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
-_DESCRIPTION = """Administration of a Hapax cluster. Every call needs `Authorization: Bearer TOKEN`, unless the service
-runs with `admin.auth=none`. Lists are paged (`limit`, `cursor`). Errors are problem details (RFC 9457). A POST may
-carry an `Idempotency-Key`, and every call may carry `Request-Timeout-Ms`."""
+_DESCRIPTION = """Administration of a Hapax cluster. Every call but this one needs a login, by one of the ways that the
+service has in `admin.auth`: a bearer token, a user's password, or a client's certificate. In a cluster with ACLs each
+call also needs the permission that its description names; a right that is missing is answered 403, alike for resources
+that exist and that do not. Lists leave out what the caller may not describe. Lists are paged (`limit`, `cursor`).
+Errors are problem details (RFC 9457). A POST may carry an `Idempotency-Key`, which belongs to its caller, and every
+call may carry `Request-Timeout-Ms`."""
 
 
 def make_app(context: Context) -> FastAPI:
@@ -31,8 +33,8 @@ def make_app(context: Context) -> FastAPI:
         title="Hapax administration", version=cluster.API_VERSION, description=_DESCRIPTION, docs_url=None,
         redoc_url=None, redirect_slashes=False, responses=PROBLEMS,
         exception_handlers={
-            Problem: _problem, HapaxError: _cluster_error, Refusal: _cluster_error, TimeoutError: _timed_out,
-            RequestValidationError: _invalid_request, HTTPException: _http_error, Exception: _failed,
+            **dict.fromkeys(failures, _failure), RequestValidationError: _invalid_request, HTTPException: _http_error,
+            Exception: _failed,
         },
     )
     for module in (topics, messages, producers, transactions, groups, reassignments, events, cluster):
@@ -42,8 +44,8 @@ def make_app(context: Context) -> FastAPI:
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's document, with the schema of problem details instead of FastAPI's validation errors, and with bearer
-    tokens."""
+    """FastAPI's document, with the schema of problem details instead of FastAPI's validation errors, with the ways to
+    log in, and with what each call needs."""
     if app.openapi_schema is None:
         document = FastAPI.openapi(app)
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
@@ -52,54 +54,45 @@ def _document(app: FastAPI) -> dict[str, Any]:
         problem = ProblemDetails.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas.update(problem.pop("$defs", {}))
         schemas["Problem"] = problem
-        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        document["security"] = [{"token": []}]
+        document["components"]["securitySchemes"] = {
+            "token": {"type": "http", "scheme": "bearer", "description": "From the file of tokens, or a signed one."},
+            "password": {"type": "http", "scheme": "basic"}, "certificate": {"type": "mutualTLS"}}
+        document["security"] = [{"token": []}, {"password": []}, {"certificate": []}]
+        for path, operations in document["paths"].items():
+            for method, operation in operations.items():
+                needs = NEEDS[f"{method.upper()} {path}"].text
+                operation["description"] = f"{operation['description']}\n\nNeeds: {needs}."
     return app.openapi_schema or {}
 
 
-def _answer(problem: Problem) -> Response:
-    return Response(problem.body(), problem.status, problem.headers, MEDIA_TYPE)
-
-
-async def _problem(_: Request, error: Exception) -> Response:
-    assert isinstance(error, Problem)
-    return _answer(error)
-
-
-async def _cluster_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HapaxError | Refusal)
-    return _answer(of_error(error))
-
-
-async def _timed_out(_: Request, error: Exception) -> Response:
-    return _answer(unavailable(
-        f"The cluster did not finish in time: {error}" if str(error) else "The cluster did not finish in time."))
+async def _failure(_: Request, error: Exception) -> Response:
+    return problem_response(error)
 
 
 async def _invalid_request(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     found = error.errors()
     if any(each["type"] == "json_invalid" for each in found):
-        return _answer(Problem(400, "The body is not JSON."))
+        return problem_response(Problem(400, "The body is not JSON."))
     errors = [
         {"where": ".".join(str(part) for part in each["loc"])[:200], "why": str(each["msg"])[:200]}
         for each in found[:20]]
     first = errors[0] if errors else {"where": "the request", "why": "not valid"}
-    return _answer(Problem(422, f"{first['where']}: {first['why']}.", errors=errors))
+    return problem_response(Problem(422, f"{first['where']}: {first['why']}.", errors=errors))
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     match error.status_code:
         case 404:
-            return _answer(Problem(404, f"No resource has the path {request.url.path[:200]}."))
+            return problem_response(Problem(404, f"No resource has the path {request.url.path[:200]}."))
         case 405:
             allowed = ", ".join(_methods(request))
-            return _answer(Problem(405, f"This resource supports only {allowed}.", headers={"Allow": allowed}))
+            return problem_response(Problem(405, f"This resource supports only {allowed}.", headers={"Allow": allowed}))
         case 400 | 413 | 415 as status:
-            return _answer(Problem(status, str(error.detail)[:200] + "."))
+            return problem_response(Problem(status, str(error.detail)[:200] + "."))
         case _:
-            return _answer(Problem(500, str(error.detail)[:200]))
+            return problem_response(Problem(500, str(error.detail)[:200]))
 
 
 def _methods(request: Request) -> list[str]:
@@ -115,4 +108,4 @@ def _methods(request: Request) -> list[str]:
 
 async def _failed(request: Request, error: Exception) -> Response:
     log.error("a handler failed", exc_info=error, method=request.method, path=request.url.path[:200])
-    return _answer(Problem(500, "The service failed. Its log has the cause."))
+    return problem_response(Problem(500, "The service failed. Its log has the cause."))

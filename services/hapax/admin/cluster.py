@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from hapax.admin.answers import LARGEST_INT32, answer
 from hapax.admin.configs import ConfigValues, config_values
 from hapax.admin.context import Context
+from hapax.admin.needs import Routes
 from hapax.admin.paging import Cursor, Limit, page
 from hapax.admin.problems import Problem
 from hapax.client.errors import HapaxError
@@ -94,7 +95,7 @@ def package_version() -> str:
 
 
 def routes(context: Context) -> APIRouter:
-    router = APIRouter(prefix="/v1", tags=["cluster"])
+    router = Routes(context.keys, "/v1", "cluster")
     view, clients = context.view, context.clients
     told: dict[str, Any] = {
         "name": "hapax", "version": package_version(), "api": API_VERSION, "cluster_id": context.settings.cluster_id}

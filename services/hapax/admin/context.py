@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from hapax.admin.coalescing import QueryCoalescer
+from hapax.admin.idempotency import Idempotency
 from hapax.admin.problems import unavailable
 from hapax.client import Admin, Leases
 from hapax.codec.metadata import Role
@@ -120,5 +121,6 @@ class Context:
     view: ClusterView
     clients: Clients
     coalesced: QueryCoalescer
+    keys: Idempotency
     heavy: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_HEAVY_AT_ONCE))
     """Limits how many queries that read records run at once. Others wait for it within their time-out."""

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hapax.admin.answers import LARGEST_INT64, answer
 from hapax.admin.context import Context
+from hapax.admin.needs import Routes
 from hapax.admin.paging import Cursor, decode, encode
 from hapax.admin.problems import invalid
 from hapax.client.event_log import newest_events
@@ -28,7 +29,7 @@ class EventPage(BaseModel):
 
 
 def routes(context: Context) -> APIRouter:
-    router = APIRouter(prefix="/v1/events", tags=["events"])
+    router = Routes(context.keys, "/v1/events", "events")
 
     @router.get("", response_model=EventPage)
     async def events(

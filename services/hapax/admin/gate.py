@@ -1,7 +1,8 @@
-"""Checks every request before a handler sees it: the caller's token and role, the body's size, the time limit.
+"""Checks every request before a handler sees it: who the caller is, its role, the body's size, the time limit.
 
 A plain ASGI application around another one. It reads the whole body itself, so that no handler ever waits for a client.
-A refusal is sent before more of the body is read. Every change is one log line that names the caller.
+Nothing of the body is read for who is not known, and a refusal is sent before more of it is read. What the caller may
+do is judged behind it (`admin/needs.py`). Every change is one log line that names the caller.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hapax.admin.idempotency import Attempt, Idempotency, Recorded
+from hapax.admin.callers import Caller, Callers
+from hapax.admin.idempotency import Attempt
 from hapax.admin.metrics import REQUEST_SECONDS, REQUESTS
 from hapax.admin.problems import MEDIA_TYPE, Problem, of_error, unavailable
-from hapax.admin.tokens import EVERYBODY, Principal, Tokens
 from hapax.client.errors import HapaxError
 from hapax.core.errors import Refusal
-from hapax.core.hosts import plain_host
 from hapax.runtime import telemetry
 from hapax.runtime.audit_events import SILENT, Audit
 from hapax.runtime.settings import Settings
@@ -27,22 +27,20 @@ from hapax.runtime.settings import Settings
 log = telemetry.logger("rest")
 
 OPEN_PATHS: Final = frozenset({"/openapi.json"})
-"""Paths that need no token: they describe the API and say nothing about the cluster."""
+"""Paths that need no login: they describe the API and say nothing about the cluster."""
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LONGEST_PATH: Final = 4096
 
 
 class Gate:
     def __init__(
-        self, app: ASGIApp, settings: Settings, tokens: Tokens | None, idempotency: Idempotency,
-        metrics: telemetry.Metrics, now: Callable[[], float], audit: Audit = SILENT,
+        self, app: ASGIApp, settings: Settings, callers: Callers, metrics: telemetry.Metrics, now: Callable[[], float],
+        audit: Audit = SILENT,
     ) -> None:
-        """`tokens`: None where authentication is off. `now`: a clock in seconds. `audit`: where
-        refusals are recorded."""
+        """`now`: a clock in seconds. `audit`: where refusals are recorded."""
         self._audit = audit
         self._app = app
-        self._tokens = tokens
-        self._idempotency = idempotency
+        self.callers = callers
         self._now = now
         self._max_bytes = settings.admin_request_max_bytes
         self._receive_s = settings.admin_receive_timeout_ms / 1000
@@ -55,16 +53,18 @@ class Gate:
             return
         began = self._now()
         answer = _Answer(send)
-        principal: Principal | None = None
+        caller: Caller | None = None
+        seconds = self._request_s
+        scope["path"] = _path(scope)
         try:
-            principal = self._known(scope)
+            async with asyncio.timeout(seconds):
+                caller = await self._caller(scope)
             seconds = self._seconds(scope)
-            self._check_role(scope, principal)
+            self._check_role(scope, caller)
             body = await self._body(scope, receive)
             answer.body_was_read = True
-            scope["path"] = _path(scope)
             async with asyncio.timeout(seconds):
-                await self._handled(scope, body, answer, principal)
+                await self._handled(scope, body, answer, caller)
         except Problem as problem:
             await answer.problem(problem)
         except (HapaxError, Refusal) as error:
@@ -79,62 +79,31 @@ class Gate:
         finally:
             self._requests.labels(_method(scope), str(answer.status)).value += 1
             self._seconds_taken.observe(self._now() - began)
-            if principal is not None and scope["method"] not in READING:
+            if caller is not None and scope["method"] not in READING:
                 log.info(
-                    "change requested", by=principal.name, method=scope["method"], path=scope["path"][:_LONGEST_PATH],
+                    "change requested", by=caller.principal, method=scope["method"], path=scope["path"][:_LONGEST_PATH],
                     status=answer.status)
 
-    async def _handled(self, scope: Scope, body: bytes, answer: _Answer, principal: Principal) -> None:
-        scope["state"]["principal"] = principal
+    async def _handled(self, scope: Scope, body: bytes, answer: _Answer, caller: Caller) -> None:
+        scope["state"]["caller"] = caller
         scope["state"]["attempt"] = Attempt()
         if scope["method"] == "HEAD":  # handled as GET; the server omits the answer's body
             scope = {**scope, "method": "GET"}
-        key = _header(scope, b"idempotency-key")
-        if key is None or scope["method"] != "POST":
-            await self._app(scope, _whole(body), answer.send)
-            return
-
-        async def work(attempt: Attempt) -> Recorded:
-            scope["state"]["attempt"] = attempt
-            recording = _Recording()
-            await self._app(scope, _whole(body), recording.send)
-            return recording.recorded()
-
-        recorded, replayed = await self._idempotency.once(
-            principal.name, key, scope["method"], scope["path"], scope["query_string"], body, work)
-        headers = [*recorded.headers, *([("idempotency-replayed", "true")] if replayed else [])]
-        await answer.whole(recorded.status, headers, recorded.body)
+        await self._app(scope, _whole(body), answer.send)
 
     # --- checks; each raises Problem
 
-    def _known(self, scope: Scope) -> Principal:
-        try:
-            return self._principal(scope)
-        except Problem as problem:
-            self._audit.record(
-                "login_failed", None, _address(scope), listener="REST", mechanism="Bearer", reason=problem.detail)
-            raise
+    async def _caller(self, scope: Scope) -> Caller:
+        if scope["path"] in OPEN_PATHS:
+            return self.callers.anybody(scope)
+        return await self.callers.identify(scope, _header(scope, b"authorization"))
 
-    def _principal(self, scope: Scope) -> Principal:
-        if self._tokens is None or scope["path"] in OPEN_PATHS:
-            return EVERYBODY
-        given = _header(scope, b"authorization")
-        challenge = {"WWW-Authenticate": 'Bearer realm="hapax"'}
-        if given is None:
-            raise Problem(401, "Send a token in the header: Authorization: Bearer TOKEN.", headers=challenge)
-        kind, _, token = given.partition(" ")
-        principal = self._tokens.principal(token.strip()) if kind.lower() == "bearer" else None
-        if principal is None:
-            challenge["WWW-Authenticate"] += ', error="invalid_token"'
-            raise Problem(401, "The token is unknown.", headers=challenge)
-        return principal
-
-    def _check_role(self, scope: Scope, principal: Principal) -> None:
-        if not principal.may_change and scope["method"] not in READING:
+    def _check_role(self, scope: Scope, caller: Caller) -> None:
+        if not caller.may_change and scope["method"] not in READING:
             self._audit.record(
-                "refused", f"Token:{principal.name}", _address(scope), call="REST", operation=_method(scope),
-                resource_type="Path", resource=scope["path"], rule=None, reason="the token may only read")
-            raise Problem(403, f"{principal.name} may only read. Changes need a token with the role admin.")
+                "refused", caller.principal, caller.host, call="REST", operation=_method(scope), resource_type="Path",
+                resource=scope["path"], rule=None, reason="the token may only read")
+            raise Problem(403, f"{caller.name} may only read: its token has the role read-only.")
 
     def _seconds(self, scope: Scope) -> float:
         given = _header(scope, b"request-timeout-ms")
@@ -201,25 +170,6 @@ class _Answer:
         await self.whole(problem.status, headers, body)
 
 
-class _Recording:
-    """Records a handler's answer."""
-
-    def __init__(self) -> None:
-        self._status = 500
-        self._headers: list[tuple[str, str]] = []
-        self._body: list[bytes] = []
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self._status = message["status"]
-            self._headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"]]
-        elif message["type"] == "http.response.body":
-            self._body.append(message.get("body", b""))
-
-    def recorded(self) -> Recorded:
-        return Recorded(self._status, tuple(self._headers), b"".join(self._body))
-
-
 def _whole(body: bytes) -> Receive:
     """ASGI's `receive` for a request that has arrived in full. Further calls never return, as for a client that stays
     connected."""
@@ -238,11 +188,6 @@ def _header(scope: Scope, name: bytes) -> str | None:
         if found == name:
             return str(value.decode("latin-1"))
     return None
-
-
-def _address(scope: Scope) -> str:
-    client = scope.get("client")
-    return "" if client is None else plain_host(client[0])
 
 
 def _method(scope: Scope) -> str:

@@ -20,12 +20,14 @@ from hapax.admin.answers import (
 )
 from hapax.admin.context import Context
 from hapax.admin.idempotency import Attempt
+from hapax.admin.needs import Routes
 from hapax.admin.paging import Cursor, Limit, page
 from hapax.admin.problems import Problem
 from hapax.admin.topics import find, find_partition
 from hapax.client import TopicPartition
 from hapax.client import groups as client
 from hapax.client.groups import Lag, Move, ResetTo, carry_out_reset, finish_reset, plan_reset
+from hapax.core.access.resources import DESCRIBE_CLUSTER, DESCRIBE_GROUP, DESCRIBE_TOPIC
 from hapax.core.types import PartitionIndex
 
 _COUNTED: Final = 32 << 20
@@ -164,21 +166,22 @@ class Deleted(BaseModel):
 
 
 def routes(context: Context) -> APIRouter:
-    router = APIRouter(prefix="/v1/groups", tags=["groups"])
+    router = Routes(context.keys, "/v1/groups", "groups")
     view, clients = context.view, context.clients
 
     @router.get("", response_model=GroupPage)
     async def list_groups(
-        limit: Limit = 100, cursor: Cursor = None, prefix: Annotated[str, Query(max_length=1024)] = "",
+        caller: Caller, limit: Limit = 100, cursor: Cursor = None, prefix: Annotated[str, Query(max_length=1024)] = "",
     ) -> Response:
         """The groups that have members or committed offsets, ordered by name."""
         found = await clients.call(lambda admin: admin.list_groups(prefix))
-        items, following = page(found, lambda group: (group.group,), limit, cursor)
+        shown = (each for each in found if caller.may(DESCRIBE_CLUSTER) or caller.may(DESCRIBE_GROUP, each.group))
+        items, following = page(shown, lambda group: (group.group,), limit, cursor)
         return answer({"items": [each._asdict() for each in items], "next_cursor": following})
 
     @router.get("/{group}", response_model=GroupDescription)
     async def describe(
-        group: Name,
+        group: Name, caller: Caller,
         lag: Annotated[bool, Query(
             description="Also the lag in each partition, with the records that a consumer will receive.")] = True,
     ) -> Response:
@@ -193,21 +196,24 @@ def routes(context: Context) -> APIRouter:
         return answer({
             **found._asdict(),
             "members": [
-                {**each._asdict(), "assigned": [one._asdict() for one in each.assigned]} for each in found.members],
-            "lag": None if found.lag is None else [_lag(each, one) for each, one in sorted(found.lag.items())],
+                {**each._asdict(), "assigned": [
+                    one._asdict() for one in each.assigned if caller.may(DESCRIBE_TOPIC, one.topic)]}
+                for each in found.members],
+            "lag": None if found.lag is None else [
+                _lag(each, one) for each, one in sorted(found.lag.items()) if caller.may(DESCRIBE_TOPIC, each.topic)],
         })
 
     @router.get("/{group}/offsets", response_model=GroupOffsets)
-    async def offsets(group: Name) -> Response:
+    async def offsets(group: Name, caller: Caller) -> Response:
         """The committed offsets of a group."""
         found = await clients.call(lambda admin: admin.group_offsets(group))
         return answer({"group": group, "items": [
             {"topic": each.topic, "partition": each.partition, **offset._asdict()}
-            for each, offset in sorted(found.items())]})
+            for each, offset in sorted(found.items()) if caller.may(DESCRIBE_TOPIC, each.topic)]})
 
     @router.get("/{group}/lag", response_model=GroupLag)
     async def lag(
-        group: Name,
+        group: Name, caller: Caller,
         topic: Annotated[list[str], Query(max_length=100, description="Only these topics.")] = [],  # noqa: B006
         count: Annotated[bool, Query(description="Count the records that a consumer will receive.")] = True,
         max_bytes: Annotated[
@@ -223,7 +229,8 @@ def routes(context: Context) -> APIRouter:
             async with context.heavy:
                 return await clients.call(lambda admin: admin.group_lag(group, count_bytes=max_bytes, topics=topic))
 
-        found = await context.coalesced.call(("lag", group, tuple(topic), count, max_bytes), work)
+        every = await context.coalesced.call(("lag", group, tuple(topic), count, max_bytes), work)
+        found = {each: one for each, one in every.items() if caller.may(DESCRIBE_TOPIC, each.topic)}
         readable = [each.readable for each in found.values() if each.readable is not None]
         return answer({
             "group": group, "lag": sum(each.records for each in found.values()),

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from hapax.admin.answers import LARGEST_INT64, PartitionNumber, TopicName, answer
 from hapax.admin.context import Context
+from hapax.admin.needs import Routes
 from hapax.admin.problems import invalid
 from hapax.admin.topics import find_partition
 from hapax.client import Admin, TopicPartition
@@ -72,7 +73,7 @@ class Messages(BaseModel):
 
 
 def routes(context: Context) -> APIRouter:
-    router = APIRouter(prefix="/v1/topics", tags=["messages"])
+    router = Routes(context.keys, "/v1/topics", "messages")
     view, clients = context.view, context.clients
 
     @router.get("/{topic}/partitions/{partition}/messages", response_model=Messages)

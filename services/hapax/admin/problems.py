@@ -17,7 +17,7 @@ MEDIA_TYPE: Final = "application/problem+json"
 
 TITLES: Final[Mapping[int, tuple[str, str]]] = {
     400: ("malformed-request", "The request is not HTTP, or its body is not JSON"),
-    401: ("unauthorized", "The request needs a valid bearer token"),
+    401: ("unauthorized", "The request needs valid credentials"),
     403: ("forbidden", "The caller may not do this"),
     404: ("not-found", "The resource does not exist"),
     405: ("method-not-allowed", "The resource does not support this method"),
@@ -45,7 +45,9 @@ _CONFLICT: Final = frozenset({
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED,
 })  # fmt: skip
 _FORBIDDEN: Final = frozenset({
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TOPIC_DELETION_DISABLED,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ErrorCode.TOPIC_DELETION_DISABLED,
 })  # fmt: skip
 _INVALID: Final = frozenset({
     ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_PARTITIONS, ErrorCode.INVALID_REPLICATION_FACTOR,

@@ -8,13 +8,16 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field
 
 from hapax.admin.answers import LARGEST_INT32, LARGEST_INT64, Caller, Name, PartitionNumber, TopicName, answer
+from hapax.admin.callers import Caller as RequestCaller
 from hapax.admin.context import Context
+from hapax.admin.needs import Routes, refusal
 from hapax.admin.paging import Cursor, Limit, page
 from hapax.admin.problems import not_found
 from hapax.admin.topics import find_partition
 from hapax.client import Lease as HeldLease
-from hapax.client import LeaseInfo
+from hapax.client import LeaseInfo, Leases
 from hapax.client.producers import PartitionProducer
+from hapax.core.access.resources import DESCRIBE_CLUSTER, DESCRIBE_TOPIC, READ_TOPIC, WRITE_TOPIC
 from hapax.core.errors import ErrorCode
 
 
@@ -72,7 +75,7 @@ class LeaseDetail(Lease):
 
 
 def routes(context: Context) -> APIRouter:
-    router = APIRouter(prefix="/v1", tags=["producers"])
+    router = Routes(context.keys, "/v1", "producers")
     view, clients = context.view, context.clients
 
     @router.get("/topics/{topic}/partitions/{partition}/producers", response_model=ProducerPage)
@@ -87,12 +90,13 @@ def routes(context: Context) -> APIRouter:
 
     @router.get("/producers/{producer_id}", response_model=ProducerPage)
     async def by_id(
-        producer_id: Annotated[int, Path(ge=0, le=LARGEST_INT64, examples=[4001])], limit: Limit = 100,
-        cursor: Cursor = None,
+        producer_id: Annotated[int, Path(ge=0, le=LARGEST_INT64, examples=[4001])], caller: Caller,
+        limit: Limit = 100, cursor: Cursor = None,
     ) -> Response:
         """The state of one producer in each partition of the cluster."""
         async with context.heavy:
-            found = await clients.call(lambda admin: admin.partition_producers(None, [producer_id]))
+            known = await clients.call(lambda admin: admin.partition_producers(None, [producer_id]))
+        found = [each for each in known if caller.may(READ_TOPIC, each.partition.topic)]
         if not found:
             raise not_found(f"No partition knows producer {producer_id}.", ErrorCode.UNKNOWN_PRODUCER_ID)
         items, following = page(found, lambda each: (each.partition.topic, each.partition.partition), limit, cursor)
@@ -108,16 +112,14 @@ def routes(context: Context) -> APIRouter:
         return answer({"items": [_lease(each) for each in items], "next_cursor": following})
 
     @router.get("/leases/{name}", response_model=LeaseDetail)
-    async def lease(name: Name) -> Response:
+    async def lease(name: Name, caller: Caller) -> Response:
         """One lease, and the progress of its producer."""
         client = await clients.leases()
-        for each in await client.list(name):
-            if each.name == name:
-                progress = await client.progress(name)
-                return answer(_lease(each) | {"progress": [
-                    {"topic": where.topic, "partition": where.partition, **one._asdict()}
-                    for where, one in sorted(progress.items())]})
-        raise not_found(f"There is no lease {name}.", ErrorCode.UNKNOWN_PRODUCER_ID)
+        found = await _found(client, name, caller)
+        progress = await client.progress(name)
+        return answer(_lease(found) | {"progress": [
+            {"topic": where.topic, "partition": where.partition, **one._asdict()}
+            for where, one in sorted(progress.items())]})
 
     @router.delete("/leases/{name}", status_code=204)
     async def release(
@@ -129,13 +131,24 @@ def routes(context: Context) -> APIRouter:
         """Releases a lease for its holder. Another program may take it at once, under a higher generation, which fences
         the former holder."""
         client = await clients.leases()
-        for each in await client.list(name):
-            if each.name == name:
-                await client.release(HeldLease(name, each.producer_id, generation, each.expires_at_ms, {}, {}, None))
-                return Response(status_code=204)
-        raise not_found(f"There is no lease {name}.", ErrorCode.UNKNOWN_PRODUCER_ID)
+        found = await _found(client, name, caller)
+        for each in found.partitions:
+            if not caller.may(WRITE_TOPIC, each.topic):
+                raise refusal(caller, (WRITE_TOPIC, each.topic), "DELETE /v1/leases/{name}")
+        await client.release(HeldLease(name, found.producer_id, generation, found.expires_at_ms, {}, {}, None))
+        return Response(status_code=204)
 
     return router
+
+
+async def _found(client: Leases, name: str, caller: RequestCaller) -> LeaseInfo:
+    """Raises Problem (404) for a lease that is not there, and for one that the caller may not see."""
+    for each in await client.list(name):
+        if each.name == name and (
+            caller.may(DESCRIBE_CLUSTER) or all(caller.may(DESCRIBE_TOPIC, held.topic) for held in each.partitions)
+        ):
+            return each
+    raise not_found(f"There is no lease {name}.", ErrorCode.UNKNOWN_PRODUCER_ID)
 
 
 def _producer(producer: PartitionProducer) -> dict[str, Any]:

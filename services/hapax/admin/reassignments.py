@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from hapax.admin.answers import LARGEST_INT32, Caller, IdempotencyKey, RequestBody, answer
 from hapax.admin.context import Context
+from hapax.admin.needs import Routes
 from hapax.admin.paging import Cursor, Limit, page
 from hapax.admin.problems import Problem
 from hapax.client import Admin, Refused, TopicPartition
@@ -105,7 +106,7 @@ class ThrottleNow(BaseModel):
 
 
 def routes(context: Context) -> APIRouter:
-    router = APIRouter(prefix="/v1/reassignments", tags=["reassignments"])
+    router = Routes(context.keys, "/v1/reassignments", "reassignments")
     view, clients = context.view, context.clients
 
     @router.get("", response_model=ReassignmentPage)

@@ -3,6 +3,7 @@
 uvicorn has no time limit for the head of a connection's first request. At its limit of connections it refuses every
 new client, while slow clients keep theirs. And a client that is still sending does not receive an early answer. Here:
 
+* A TLS handshake has a time limit, and the number of incomplete ones is bounded (`tls_front.py`).
 * Receiving a request's head has a time limit, from the start of the connection or the first byte after an answer.
 * Sending an answer has a time limit.
 * At the limit of connections, the one that has waited longest for a complete head is closed.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import h11
@@ -24,9 +26,12 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from hapax.admin.metrics import CONNECTIONS, CONNECTIONS_CLOSED, CONNECTIONS_WAITING
+from hapax.admin.metrics import CONNECTIONS, CONNECTIONS_CLOSED, CONNECTIONS_WAITING, HANDSHAKES
 from hapax.admin.problems import MEDIA_TYPE, Problem
+from hapax.admin.tls_front import TlsListener
 from hapax.runtime import supervision, telemetry
+from hapax.runtime.incidents import Incidents
+from hapax.runtime.lobby import Lobby
 from hapax.runtime.settings import Settings
 
 if TYPE_CHECKING:
@@ -34,7 +39,6 @@ if TYPE_CHECKING:
 
 log = telemetry.logger("http")
 
-_HANDSHAKE_S: Final = 10.0
 _HEAD_MAX_BYTES: Final = 16 << 10
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 16 << 20
@@ -112,6 +116,9 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_Lingering(transport, self))  # type: ignore[arg-type]
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None:  # each request of the connection gets a copy
+            self.app_state["certificate"] = tls.getpeercert(binary_form=True) or b""
         self._await_head()
         limits = self.limits
         if len(self.connections) > limits.connections:
@@ -218,7 +225,8 @@ class Connection(H11Protocol):
 
 
 class _Uvicorn(uvicorn.Server):
-    certificates: TlsCertificates | None = None
+    tls: Callable[[Callable[[], asyncio.Protocol]], TlsListener] | None = None
+    """The listener with TLS, from the maker of HTTP connections; None: plain HTTP."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -234,10 +242,9 @@ class _Uvicorn(uvicorn.Server):
                 config=config, server_state=self.server_state, app_state={})
             return made
 
-        tls: dict[str, Any] = {} if self.certificates is None else {
-            "ssl": self.certificates.listening_context(), "ssl_handshake_timeout": _HANDSHAKE_S}
+        accept = connection if self.tls is None else self.tls(connection).accept
         self.servers = [await asyncio.get_running_loop().create_server(
-            connection, config.host, config.port, backlog=config.backlog, **tls)]
+            accept, config.host, config.port, backlog=config.backlog)]
         self.started = True
 
 
@@ -260,10 +267,15 @@ class HttpServer:
             timeout_keep_alive=settings.admin_idle_timeout_ms / 1000,  # type: ignore[arg-type]
             timeout_graceful_shutdown=_SHUTDOWN_S, h11_max_incomplete_event_size=_HEAD_MAX_BYTES, backlog=1024,
         ))
-        self._server.certificates = certificates
+        self._handshakes = Lobby(settings.ssl_max_handshakes, settings.ssl_max_handshakes_per_ip)
+        if certificates is not None:
+            self._server.tls = partial(
+                TlsListener, certificates, settings.ssl_handshake_timeout_ms / 1000, self._handshakes,
+                Incidents(log, asyncio.get_running_loop().time))
         self._serving: asyncio.Task[None] | None = None
         metrics.observe(CONNECTIONS, lambda: len(self._server.server_state.connections))
         metrics.observe(CONNECTIONS_WAITING, lambda: len(limits.waiting))
+        metrics.observe(HANDSHAKES, lambda: len(self._handshakes))
 
     @property
     def port(self) -> int:
@@ -280,4 +292,5 @@ class HttpServer:
     async def close(self) -> None:
         if self._serving is not None:
             self._server.should_exit = True
+            self._handshakes.empty()
             await asyncio.gather(self._serving, return_exceptions=True)

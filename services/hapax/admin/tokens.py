@@ -1,11 +1,14 @@
-"""Authentication and roles: bearer tokens from a file, which may change while the service runs.
+"""Bearer tokens from a file, which may change while the service runs, and what their roles permit.
 
     # name     role       token
     grafana    read-only  KNcBkFSTZaMkV5MRxTvPhjFAkFOkUaCD
     ci         admin      sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+    billing    acl        sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae
 
-With a hash instead of the token, only its user needs to store the token itself. If the file becomes unreadable or has a
-bad line, the last good version stays in force, and the log states why.
+The holder of a token is the principal `User:NAME`. Its role adds to what ACLs permit: `acl` nothing, `read-only` the
+metadata of everything that no ACL denies, `admin` all, as to a super user. With a hash instead of the token, only its
+user needs to store the token itself. If the file becomes unreadable or has a bad line, the last good version stays in
+force, and the log states why.
 """
 
 from __future__ import annotations
@@ -15,14 +18,16 @@ import hmac
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, cast, get_args
 
+from hapax.core.sasl.exchange import name_fault
 from hapax.runtime import telemetry
 
 log = telemetry.logger("tokens")
 
-Role = Literal["read-only", "admin"]
+Role = Literal["read-only", "admin", "acl"]
 
+ROLES: Final = get_args(Role)
 LEAST_LENGTH: Final = 16
 LOOK_EVERY_S: Final = 1.0
 _HASH: Final = "sha256:"
@@ -34,22 +39,14 @@ class TokenFileError(OSError):
     """The file cannot be used. The message names the file and the line, and never quotes the line's content."""
 
 
-class Principal(NamedTuple):
+class Holder(NamedTuple):
     name: str
     role: Role
 
-    @property
-    def may_change(self) -> bool:
-        return self.role == "admin"
 
-
-EVERYBODY: Final = Principal("anybody", "admin")
-"""The caller of every request if authentication is off."""
-
-
-def parse(text: str, source: str) -> list[tuple[bytes, Principal]]:
+def parse(text: str, source: str) -> list[tuple[bytes, Holder]]:
     """(SHA-256 of the token, its user). Raises TokenFileError."""
-    found: list[tuple[bytes, Principal]] = []
+    found: list[tuple[bytes, Holder]] = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split("#", 1)[0].split()
         if not words:
@@ -57,8 +54,10 @@ def parse(text: str, source: str) -> list[tuple[bytes, Principal]]:
         if len(words) != 3:
             raise TokenFileError(f"{source}, line {number}: expected NAME ROLE TOKEN")
         name, role, token = words
-        if role not in ("read-only", "admin"):
-            raise TokenFileError(f"{source}, line {number}: the role must be read-only or admin")
+        if role not in ROLES:
+            raise TokenFileError(f"{source}, line {number}: the role must be " + " or ".join(ROLES))
+        if fault := name_fault(name):
+            raise TokenFileError(f"{source}, line {number}: {fault}")
         if token.startswith(_HASH):
             hexadecimal = token.removeprefix(_HASH)
             if not re.fullmatch(r"[0-9a-fA-F]{64}", hexadecimal):
@@ -72,7 +71,7 @@ def parse(text: str, source: str) -> list[tuple[bytes, Principal]]:
             digest = hashlib.sha256(token.encode()).digest()
         if any(digest == other for other, _ in found):
             raise TokenFileError(f"{source}, line {number}: this token occurs twice in the file")
-        found.append((digest, Principal(name, "admin" if role == "admin" else "read-only")))
+        found.append((digest, Holder(name, cast(Role, role))))
     if not found:
         raise TokenFileError(f"{source}: the file has no tokens, so that every request would be refused")
     return found
@@ -89,11 +88,11 @@ class Tokens:
         self._text = path.read_text(encoding="utf-8")
         self._known = parse(self._text, str(path))
 
-    def principal(self, token: str) -> Principal | None:
+    def holder(self, token: str) -> Holder | None:
         """The time that this takes does not depend on the token: its digest is compared with all known digests."""
         self._look()
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-        found: Principal | None = None
+        found: Holder | None = None
         for known, principal in self._known:
             if hmac.compare_digest(known, digest):
                 found = principal

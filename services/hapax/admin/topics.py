@@ -20,12 +20,15 @@ from hapax.admin.answers import (
     check_match,
     not_modified,
 )
+from hapax.admin.callers import Caller as RequestCaller
 from hapax.admin.configs import ConfigValues, config_values
 from hapax.admin.context import Context
+from hapax.admin.needs import Routes
 from hapax.admin.paging import Cursor, Limit, page
 from hapax.admin.problems import not_found
 from hapax.client import Admin, HapaxError, NewTopic, TopicPartition
 from hapax.client.errors import RetriableError
+from hapax.core.access.resources import DESCRIBE_TOPIC, DESCRIBE_TOPIC_CONFIGS
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex
 from hapax.runtime.cluster import ClusterView, PartitionView, TopicView
@@ -44,8 +47,9 @@ class TopicSummary(BaseModel):
     partitions: int
     replication_factor: int
     internal: bool
-    config: dict[str, str] = Field(
-        description="Values that are set for this topic. `/config/all` also lists inherited values.")
+    config: dict[str, str] | None = Field(
+        description="Values that are set for this topic; null if the caller may not see them. `/config/all` also lists "
+        "inherited values.")
     leaderless: int = Field(description="Partitions that have no leader now.")
     under_replicated: int = Field(description="Partitions with a replica that is not in sync.")
     revision: int = Field(description="Revision of the topic's record, which is also its ETag.")
@@ -109,16 +113,16 @@ class OffsetsAt(BaseModel):
     items: list[OffsetAt]
 
 
-def summary(view: ClusterView, topic: TopicView) -> dict[str, Any]:
+def summary(view: ClusterView, topic: TopicView, caller: RequestCaller) -> dict[str, Any]:
     partitions = view.partitions_of(topic.topic_id)
     leaderless = sum(view.leader_of(topic.topic_id, index) is None for index in range(topic.partitions))
     short = sum(bool(set(each.record.replicas) - set(each.record.isr)) for each in partitions.values())
     return {
         "name": topic.name, "topic_id": _uuid(topic.topic_id), "partitions": topic.partitions,
         "replication_factor": topic.record.replication_factor, "internal": topic.internal,
-        "config": dict(topic.config), "leaderless": leaderless, "under_replicated": short,
-        "revision": topic.mod_revision,
-    }  # fmt: skip
+        "config": dict(topic.config) if caller.may(DESCRIBE_TOPIC_CONFIGS, topic.name) else None,
+        "leaderless": leaderless, "under_replicated": short, "revision": topic.mod_revision,
+    }
 
 
 def find(view: ClusterView, name: str) -> TopicView:
@@ -142,7 +146,7 @@ def _uuid(topic_id: bytes) -> str:
 
 
 def routes(context: Context) -> APIRouter:
-    router = APIRouter(prefix="/v1/topics", tags=["topics"])
+    router = Routes(context.keys, "/v1/topics", "topics")
     view, clients = context.view, context.clients
 
     async def seen(revision: int) -> None:
@@ -154,14 +158,17 @@ def routes(context: Context) -> APIRouter:
 
     @router.get("", response_model=TopicPage)
     async def list_topics(
-        limit: Limit = 100, cursor: Cursor = None,
+        caller: Caller, limit: Limit = 100, cursor: Cursor = None,
         internal: Annotated[bool, Query(description="Include the cluster's internal topics.")] = False,
         prefix: Annotated[str, Query(max_length=249, description="Only names with this prefix.")] = "",
     ) -> Response:
         """The topics, ordered by name."""
-        chosen = (each for each in view.topics() if (internal or not each.internal) and each.name.startswith(prefix))
+        chosen = (
+            each for each in view.topics()
+            if (internal or not each.internal) and each.name.startswith(prefix)
+            and caller.may(DESCRIBE_TOPIC, each.name))
         items, following = page(chosen, lambda topic: (topic.name,), limit, cursor)
-        return answer({"items": [summary(view, each) for each in items], "next_cursor": following})
+        return answer({"items": [summary(view, each, caller) for each in items], "next_cursor": following})
 
     @router.post("", response_model=TopicSummary, status_code=201)
     async def create_topic(
@@ -182,14 +189,14 @@ def routes(context: Context) -> APIRouter:
         topic = await view.wait_for(lambda view: view.topic(wanted.name), _SEEN_S)
         assert topic is not None
         return answer(
-            summary(view, topic), 201, revision=topic.mod_revision, location=f"/v1/topics/{topic.name}")
+            summary(view, topic, caller), 201, revision=topic.mod_revision, location=f"/v1/topics/{topic.name}")
 
     @router.get("/{topic}", response_model=TopicSummary)
-    async def get_topic(topic: TopicName, if_none_match: IfNoneMatch = None) -> Response:
+    async def get_topic(topic: TopicName, caller: Caller, if_none_match: IfNoneMatch = None) -> Response:
         """One topic. Its ETag changes with its configuration and its number of partitions."""
         found = find(view, topic)
         return not_modified(if_none_match, found.mod_revision) or answer(
-            summary(view, found), revision=found.mod_revision)
+            summary(view, found, caller), revision=found.mod_revision)
 
     @router.patch("/{topic}", response_model=TopicSummary)
     async def change_topic(
@@ -201,7 +208,7 @@ def routes(context: Context) -> APIRouter:
         await seen(await clients.call(
             lambda admin: admin.change_topic(topic, partitions=wanted.partitions, if_revision=revision)))
         found = find(view, topic)
-        return answer(summary(view, found), revision=found.mod_revision)
+        return answer(summary(view, found, caller), revision=found.mod_revision)
 
     @router.delete("/{topic}", status_code=204)
     async def delete_topic(topic: TopicName, caller: Caller, if_match: IfMatch = None) -> Response:

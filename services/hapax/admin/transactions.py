@@ -8,10 +8,11 @@ from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel, Field
 
 from hapax.admin.answers import LARGEST_INT32, LARGEST_INT64, Caller, IdempotencyKey, Name, RequestBody, answer
+from hapax.admin.callers import Caller as RequestCaller
 from hapax.admin.context import Context
+from hapax.admin.needs import Routes
 from hapax.admin.paging import Cursor, Limit, page
 from hapax.admin.problems import Problem
-from hapax.admin.tokens import Principal
 from hapax.admin.topics import find_partition
 from hapax.client import Admin
 from hapax.client.producers import (
@@ -21,6 +22,7 @@ from hapax.client.producers import (
     TransactionDetail,
     open_on,
 )
+from hapax.core.access.resources import DESCRIBE_TOPIC, DESCRIBE_TRANSACTIONAL_ID, READ_TOPIC
 from hapax.core.errors import ErrorCode
 from hapax.runtime import telemetry
 
@@ -170,12 +172,12 @@ class AbortedHanging(BaseModel):
 
 
 def routes(context: Context) -> APIRouter:
-    router = APIRouter(prefix="/v1", tags=["transactions"])
+    router = Routes(context.keys, "/v1", "transactions")
     view, clients = context.view, context.clients
 
     @router.get("/transactions", response_model=TransactionPage)
     async def list_transactions(
-        limit: Limit = 100, cursor: Cursor = None,
+        caller: Caller, limit: Limit = 100, cursor: Cursor = None,
         state: Annotated[list[str], Query(max_length=8, description="One of " + ", ".join(_STATES))] = [],  # noqa: B006
         producer_id: Annotated[list[int], Query(max_length=100)] = [],  # noqa: B006
         prefix: Annotated[str, Query(max_length=1024, description="Only ids with this prefix.")] = "",
@@ -188,7 +190,10 @@ def routes(context: Context) -> APIRouter:
             raise Problem(422, f"A producer id is a number from 0 to {LARGEST_INT64}.")
         found = await clients.call(
             lambda admin: admin.list_transactions(states=state, producer_ids=producer_id))
-        chosen = (each for each in found if each.transactional_id.startswith(prefix))
+        chosen = (
+            each for each in found
+            if each.transactional_id.startswith(prefix)
+            and caller.may(DESCRIBE_TRANSACTIONAL_ID, each.transactional_id))
         items, following = page(chosen, lambda each: (each.transactional_id,), limit, cursor)
         return answer({
             "items": [
@@ -198,9 +203,12 @@ def routes(context: Context) -> APIRouter:
         })
 
     @router.get("/transactions/{transactional_id}", response_model=Transaction)
-    async def describe(transactional_id: Name) -> Response:
+    async def describe(transactional_id: Name, caller: Caller) -> Response:
         """One transactional id: its holder, its open transaction, and which markers are stored."""
-        return answer(await clients.call(lambda admin: _described(admin, transactional_id)))
+        found = await clients.call(lambda admin: _described(admin, transactional_id))
+        shown = [each for each in found["partitions"] if caller.may(DESCRIBE_TOPIC, each["topic"])]
+        hidden = len(found["partitions"]) - len(shown)
+        return answer(found | {"partitions": shown, "partition_count": found["partition_count"] - hidden})
 
     @router.post("/transactions/{transactional_id}/abort", response_model=AbortedTransaction)
     async def abort(
@@ -241,11 +249,12 @@ def routes(context: Context) -> APIRouter:
             "state": now.state, "warning": COMMIT_BREAKS_PROMISE if before.two_phase else None})
 
     @router.get("/two-phase-transactions", response_model=TwoPhasePage)
-    async def list_two_phase(limit: Limit = 100, cursor: Cursor = None) -> Response:
+    async def list_two_phase(caller: Caller, limit: Limit = 100, cursor: Cursor = None) -> Response:
         """The open transactions under two-phase commit. They have no time limit, and consumers wait for their end."""
         async with context.heavy:
             found = await clients.call(lambda admin: admin.list_two_phase())
-        items, following = page(found, lambda each: (each.transactional_id,), limit, cursor)
+        shown = (each for each in found if caller.may(DESCRIBE_TRANSACTIONAL_ID, each.transactional_id))
+        items, following = page(shown, lambda each: (each.transactional_id,), limit, cursor)
         return answer({"items": [
             {
                 "transactional_id": each.transactional_id, "producer_id": each.producer_id,
@@ -256,7 +265,7 @@ def routes(context: Context) -> APIRouter:
 
     @router.get("/hanging-transactions", response_model=HangingPage)
     async def list_hanging(
-        limit: Limit = 100, cursor: Cursor = None,
+        caller: Caller, limit: Limit = 100, cursor: Cursor = None,
         older_than_ms: Annotated[
             int, Query(
                 ge=0, le=LARGEST_INT64,
@@ -267,8 +276,9 @@ def routes(context: Context) -> APIRouter:
         async with context.heavy:
             found = await clients.call(
                 lambda admin: admin.find_hanging(context.ports.clock.now_ms(), older_than_ms))
+        shown = (each for each in found if caller.may(READ_TOPIC, each.partition.topic))
         items, following = page(
-            found, lambda each: (each.partition.topic, each.partition.partition, each.producer_id), limit, cursor)
+            shown, lambda each: (each.partition.topic, each.partition.partition, each.producer_id), limit, cursor)
         return answer({"items": [
             {
                 "topic": each.partition.topic, "partition": each.partition.partition,
@@ -299,7 +309,7 @@ def routes(context: Context) -> APIRouter:
     return router
 
 
-def _by(caller: Principal, reason: str) -> str:
+def _by(caller: RequestCaller, reason: str) -> str:
     return f"{caller.name}: {reason}"
 
 

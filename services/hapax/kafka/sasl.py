@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections import Counter, OrderedDict
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -22,6 +22,7 @@ from hapax.core.sasl.plain import PlainExchange
 from hapax.core.sasl.scram import ScramExchange
 from hapax.core.sasl.scram_keys import ScramCredential, ScramMechanism
 from hapax.runtime.addresses import source_of
+from hapax.runtime.lobby import Lobby
 from hapax.runtime.password_checks import PasswordChecks
 from hapax.runtime.ports import Clock, Ports
 from hapax.runtime.sasl_settings import SaslSettings, enabled_mechanisms
@@ -38,62 +39,6 @@ RENEWED: Final = "renewed"
 FAILED: Final = "failed"
 TIMED_OUT: Final = "timed out"
 GIVEN_UP: Final = "given up"
-
-
-class Waiting(Protocol):
-    """A connection that has not logged in."""
-
-    working: bool
-    """This process computes: it is not the client that is waited for."""
-
-    @property
-    def source(self) -> str: ...
-    def give_up(self) -> None: ...
-
-
-class Lobby:
-    """The connections of a listener that have not logged in. With one too many, of one address or of all, the one whose
-    client has been silent longest goes."""
-
-    def __init__(self, most: int, most_per_address: int) -> None:
-        self._most = most
-        self._most_per_address = most_per_address
-        self._all: OrderedDict[Waiting, None] = OrderedDict()
-        """The longest silent first, also below."""
-        self._addresses: dict[str, OrderedDict[Waiting, None]] = {}
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def enter(self, one: Waiting) -> None:
-        own = self._addresses.setdefault(one.source, OrderedDict())
-        own[one] = self._all[one] = None
-        if len(own) > self._most_per_address:
-            self._give_up(own, one)
-        elif len(self._all) > self._most:
-            self._give_up(self._all, one)
-
-    def heard(self, one: Waiting) -> None:
-        """Its client has sent something."""
-        if one in self._all:
-            self._all.move_to_end(one)
-            self._addresses[one.source].move_to_end(one)
-
-    def leave(self, one: Waiting) -> None:
-        if one not in self._all:
-            return
-        del self._all[one]
-        own = self._addresses[one.source]
-        del own[one]
-        if not own:
-            del self._addresses[one.source]
-
-    @staticmethod
-    def _give_up(candidates: OrderedDict[Waiting, None], newest: Waiting) -> None:
-        """One that is waited for, if there is one. Else the oldest, not the newest: many passwords to check must not
-        keep others out."""
-        waited_for = (each for each in candidates if not each.working and each is not newest)
-        (next(waited_for, None) or next(iter(candidates))).give_up()
 
 
 class Revocable(Protocol):

@@ -35,7 +35,7 @@ CLIENTS_LISTENER: Final = "CLIENTS"
 USER: Final = "admin"
 """The first user, who may do everything."""
 REST_USER: Final = "rest"
-"""The user of the REST API, which checks its callers' tokens itself."""
+"""The user of the REST API, which judges itself what its callers may do."""
 USERS: Final = (USER, REST_USER)
 ETCD_ROOT: Final = "root"
 ETCD_USERS: Final = "hapax-"
@@ -162,8 +162,10 @@ class SecureFolder:
             "ssl.certificate.location": f"{public}.crt", "ssl.key.location": f"{public}.key",
             "ssl.truststore.location": str(self.file(CLIENTS + ".crt")),
         }
-        if process.role == "admin":  # its callers show tokens
-            found |= {"ssl.client.auth": "none", "admin.client.config": str(self.profile_of(REST_USER))}
+        if process.role == "admin":
+            found |= {
+                "admin.auth": "tokens,passwords,certificates", "ssl.client.auth": "requested",
+                "admin.client.config": str(self.profile_of(REST_USER))}
         if process.role in ("broker", "coordinator"):
             found["listeners"] = (
                 f"{NODES_LISTENER}://127.0.0.1:{process.nodes_port},{CLIENTS_LISTENER}://127.0.0.1:{process.port}")

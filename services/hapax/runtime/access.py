@@ -40,18 +40,19 @@ class Access:
         """Rights answer for the bindings of now while their index is this one's."""
         self._policy = policy
         self._node_principals = node_principals
-        self._rights: dict[tuple[Principal, str], Rights] = {}
+        self._rights: dict[tuple[Principal, str, type[Rights]], Rights] = {}
         self._incidents = Incidents(log, asyncio.get_running_loop().time)
         self.refusals = 0
 
-    def rights(self, principal: Principal, host: str) -> Rights:
-        """`host`: the client's IP address. The connections of one principal from one host share the answer."""
-        found = self._rights.get((principal, host))
+    def rights(self, principal: Principal, host: str, made: type[Rights] = Rights) -> Rights:
+        """`host`: the client's IP address. The connections of one principal from one host share the answer. `made`: of
+        this class."""
+        found = self._rights.get((principal, host, made))
         if found is None or found.index is not self.image.index:
             if len(self._rights) >= _MOST_PRINCIPALS:
                 self._rights.clear()
-            found = Rights(self.image.index, self._policy, principal, plain_host(host))
-            self._rights[principal, host] = found
+            found = made(self.image.index, self._policy, principal, plain_host(host))
+            self._rights[principal, host, made] = found
         return found
 
     def name_of_topic(self, topic_id: bytes) -> str | None:

@@ -25,7 +25,8 @@ COMMON: Final = {
 """In each line, in this order."""
 
 LISTENER: Final = "name of the listener; `REST`"
-MECHANISM: Final = "SASL mechanism; `TLS`: by the certificate; `Bearer`: a token of the REST API"
+MECHANISM: Final = (
+    "SASL mechanism; `TLS`: by the certificate; `Basic`, `Bearer`: by REST's header; empty: none was shown")
 CALL: Final = "the call of the Kafka protocol or of gRPC; `time-out`, `healing`: the cluster did it by itself"
 OUTCOME: Final = "`done`; `unknown`: the metadata store did not answer, so it may or may not have been stored"
 TXN: Final = {

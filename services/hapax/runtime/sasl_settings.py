@@ -74,11 +74,11 @@ def enabled_mechanisms(settings: SaslSettings, *, tls: bool) -> tuple[str, ...]:
             raise ValueError(
                 f"{each} would send {what} in clear: use SASL_SSL, or set sasl.allow.secrets.without.tls=true")
     if OAUTHBEARER in chosen:
-        _check_tokens(settings)
+        check_tokens(settings)
     return chosen
 
 
-def _check_tokens(settings: SaslSettings) -> None:
+def check_tokens(settings: SaslSettings) -> None:
     """Raises ValueError."""
     for name in ("expected.issuer", "expected.audience", "jwks.endpoint.url"):
         if not getattr(settings, "sasl_oauthbearer_" + name.replace(".", "_")):

@@ -26,6 +26,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_type_hints
 
 from hapax.core.cluster.topics import TOPIC_CONFIGS as KAFKA_TOPIC_CONFIGS
 from hapax.runtime.addresses import Address, parse_listeners
+from hapax.runtime.admin_settings import AdminSettings
 from hapax.runtime.audit_settings import AuditSettings
 from hapax.runtime.security_settings import (
     SSL,
@@ -56,7 +57,7 @@ RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSe
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(SecuritySettings, AuditSettings):
+class Settings(AdminSettings, SecuritySettings, AuditSettings):
     """All settings of all services; each service reads those that concern it. Immutable.
 
     `load` checks what it reads; values given to the constructor are taken as they are.
@@ -384,33 +385,6 @@ class Settings(SecuritySettings, AuditSettings):
     """Milliseconds after which a regular expression in a subscription is matched again."""
     group_consumer_migration_policy: Literal["disabled", "upgrade", "downgrade", "bidirectional"] = "bidirectional"
     """Which groups with members may change between the classic and the consumer protocol. Empty groups always may."""
-
-    # --- REST API ---
-    admin_listen: str = "127.0.0.1:8080"
-    """Address on which the REST API is served; port 0 picks a free port. For TLS see
-    `admin.security.protocol`."""
-    admin_auth: Literal["tokens", "none"] = "tokens"
-    """tokens: every call needs a token from `admin.tokens.file`. none: every client that reaches the port may do
-    everything."""
-    admin_tokens_file: str | None = None
-    """File of bearer tokens, one per line: `NAME ROLE TOKEN`. The role is `read-only` or `admin`; the token is plain or
-    `sha256:HEX` of it. The file is read again when it changes."""
-    admin_client_config: str | None = None
-    """File of client settings (as `--command-config`) by which the REST API reaches the cluster: its login, its
-    certificate, and with `bootstrap.servers` the listener. Default: it connects to the nodes' own listener without a
-    login."""
-    admin_request_max_bytes: Annotated[int, Between(1024, 64 << 20)] = 256 << 10
-    """Largest request body in bytes. A larger one is refused as soon as its size is known."""
-    admin_request_timeout_ms: Annotated[int, Between(100)] = 30_000
-    """A call that takes more than this many milliseconds is answered 503. A client may ask for less with the header
-    `Request-Timeout-Ms`."""
-    admin_receive_timeout_ms: Annotated[int, Between(100)] = 10_000
-    """Milliseconds each for receiving a request's headers, for receiving its body and for sending the answer. A slower
-    client gets status 408 or is disconnected."""
-    admin_idle_timeout_ms: Annotated[int, Between(100)] = 30_000
-    """A connection without a request is closed after this many milliseconds."""
-    admin_max_connections: Annotated[int, Between(1)] = 2_000
-    """Most connections. With one more, the connection that has gone longest without a complete request is closed."""
 
     # --- views ---
 

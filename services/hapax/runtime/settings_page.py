@@ -6,10 +6,6 @@ from dataclasses import fields
 from functools import lru_cache
 
 from hapax.core.cluster.topics import TOPIC_CONFIGS as KAFKA_TOPIC_CONFIGS
-from hapax.runtime.audit_settings import AuditSettings
-from hapax.runtime.sasl_settings import SaslSettings
-from hapax.runtime.security_settings import SecuritySettings
-from hapax.runtime.service_settings import ServiceSettings
 from hapax.runtime.settings import TOPIC_CONFIGS, Settings, as_text
 
 
@@ -51,7 +47,7 @@ def field_documentation() -> dict[str, str]:
     import textwrap
 
     documentation = {}
-    for part in (AuditSettings, SaslSettings, ServiceSettings, SecuritySettings, Settings):
+    for part in Settings.__mro__[:-1]:  # without `object`
         body = ast.parse(textwrap.dedent(inspect.getsource(part))).body[0]
         assert isinstance(body, ast.ClassDef)
         for field, text in zip(body.body, body.body[1:], strict=False):

@@ -40,7 +40,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminProcess]:
 def document() -> Any:
     """The OpenAPI document, without a service: what is collected depends on it."""
     nothing: Any = None
-    context = Context(nothing, Settings(), nothing, nothing, nothing)
+    context = Context(nothing, Settings(), nothing, nothing, nothing, nothing)
     return make_app(context).openapi()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hapax.admin.app import make_app
+from hapax.admin.callers import NONE, Callers
 from hapax.admin.coalescing import QueryCoalescer
 from hapax.admin.context import Context
 from hapax.admin.gate import Gate
@@ -66,11 +67,11 @@ class Rest:
         async def call(work: Any) -> Any:
             return await work(admin)
 
-        settings, clients = Settings(), SimpleNamespace(call=call)
+        settings, clients, metrics = Settings(), SimpleNamespace(call=call), telemetry.Metrics()
         nothing: Any = None
-        context = Context(nothing, settings, view, clients, QueryCoalescer(60.0))  # type: ignore[arg-type]
         keys = Idempotency(store, Clock(), "c", claim_s=60)  # type: ignore[arg-type]
-        self._gate = Gate(make_app(context), settings, None, keys, telemetry.Metrics(), lambda: 0.0)
+        context = Context(nothing, settings, view, clients, QueryCoalescer(60.0), keys)  # type: ignore[arg-type]
+        self._gate = Gate(make_app(context), settings, Callers((NONE,), None, metrics, nothing), metrics, lambda: 0.0)
 
     async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         content = b"" if body is None else json.dumps(body).encode()

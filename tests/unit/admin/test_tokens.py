@@ -10,7 +10,7 @@ import pytest
 from hapax.admin.gate import segment
 from hapax.admin.paging import decode, encode, page
 from hapax.admin.problems import Problem
-from hapax.admin.tokens import LOOK_EVERY_S, Principal, TokenFileError, Tokens, parse
+from hapax.admin.tokens import LOOK_EVERY_S, Holder, TokenFileError, Tokens, parse
 
 SECRET = "a-secret-of-sixteen"
 
@@ -32,8 +32,8 @@ def test_a_hash_will_do(tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     file.write_text(f"ci admin sha256:{hashlib.sha256(SECRET.encode()).hexdigest()}  # of the pipeline\n")
     tokens = Tokens(file, lambda: 0.0)
-    assert tokens.principal(SECRET) == Principal("ci", "admin")
-    assert tokens.principal(SECRET + " ") is tokens.principal("") is tokens.principal("\udcff") is None
+    assert tokens.holder(SECRET) == Holder("ci", "admin")
+    assert tokens.holder(SECRET + " ") is tokens.holder("") is tokens.holder("\udcff") is None
 
 
 def test_a_file_is_read_again_when_it_changes_and_only_if_it_is_good(tmp_path: Path) -> None:
@@ -42,13 +42,13 @@ def test_a_file_is_read_again_when_it_changes_and_only_if_it_is_good(tmp_path: P
     file.write_text(f"a admin {SECRET}\n")
     tokens = Tokens(file, lambda: now)
     file.write_text(f"a read-only {SECRET}\n")
-    assert tokens.principal(SECRET) == Principal("a", "admin"), "not looked at again so soon"
+    assert tokens.holder(SECRET) == Holder("a", "admin"), "not looked at again so soon"
     now += LOOK_EVERY_S
-    assert tokens.principal(SECRET) == Principal("a", "read-only")
+    assert tokens.holder(SECRET) == Holder("a", "read-only")
     for bad in ("nonsense\n", None):
         file.write_text(bad) if bad else file.unlink()
         now += LOOK_EVERY_S
-        assert tokens.principal(SECRET) == Principal("a", "read-only")
+        assert tokens.holder(SECRET) == Holder("a", "read-only")
 
 
 def test_pages_follow_each_other_whatever_comes_and_goes() -> None:

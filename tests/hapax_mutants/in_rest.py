@@ -1,0 +1,112 @@
+"""Bugs of the REST API's logins and permissions."""
+
+from __future__ import annotations
+
+from hapax_mutants.mutant import Mutant, unit
+
+_NEEDS = "admin/test_needs.py"
+_CALLERS = "admin/test_callers.py"
+_FRONT = (unit("admin/test_tls_front.py"),)
+
+
+def _needs(test: str) -> tuple[str, ...]:
+    return (unit(f"{_NEEDS}::{test}"),)
+
+
+def _callers(test: str) -> tuple[str, ...]:
+    return (unit(f"{_CALLERS}::{test}"),)
+
+
+MUTANTS = (
+    Mutant(
+        "a request that is refused leaves its idempotency key", "issue of unauthenticated keys", "admin/needs.py",
+        "        need.judge(caller, values, route)\n        key = values",
+        '        if values.get("idempotency_key") is None:\n            need.judge(caller, values, route)\n'
+        "        key = values",
+        _needs("test_a_route_needs_each_of_its_rights_and_no_more"),
+    ),
+    Mutant(
+        "a right that is revoked while the cluster is asked still counts", "abuse case 27", "admin/needs.py",
+        '        if request.method == "GET":\n', "        if False:\n",
+        _needs("test_a_right_that_is_revoked_while_the_cluster_is_asked_does_not_count"),
+    ),
+    Mutant(
+        "an idempotency key is everybody's", "keys belong to principals", "admin/needs.py",
+        "        caller.principal, key, request.method,", '        "everybody", key, request.method,',
+        _needs("test_keys_belong_to_a_principal"),
+    ),
+    Mutant(
+        "REST lists hidden topics", "abuse case 20", "admin/topics.py",
+        "            and caller.may(DESCRIBE_TOPIC, each.name))\n", "            )\n",
+        _needs("test_lists_leave_out_what_is_hidden"),
+    ),
+    Mutant(
+        "a group's lag counts hidden topics", "abuse case 20", "admin/groups.py",
+        "        found = {each: one for each, one in every.items() if caller.may(DESCRIBE_TOPIC, each.topic)}\n",
+        "        found = every\n",
+        _needs("test_descriptions_leave_out_hidden_topics"),
+    ),
+    Mutant(
+        "a reader's token reads records", "abuse case 35", "admin/callers.py",
+        "in (Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)\n",
+        "in (Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.READ)\n",
+        _needs("test_a_token_of_a_reader_reads_metadata_and_changes_nothing"),
+    ),
+    Mutant(
+        "the role of a reader's token outweighs a denial", "abuse case 26", "admin/callers.py",
+        " and found.rule is None and", " and",
+        _needs("test_an_acl_denies_a_reader"),
+    ),
+    Mutant(
+        "a wrong password is ignored where a certificate goes with it", "one identity for each request",
+        "admin/callers.py",
+        "        if authorization is not None:\n            return await",
+        '        if authorization is not None and not scope["state"].get("certificate"):\n            return await',
+        _callers("test_a_wrong_header_is_refused_whatever_certificate_goes_with_it"),
+    ),
+    Mutant(
+        "who has a certificate that no rule maps is anonymous", "abuse case 6", "admin/callers.py",
+        '            raise self._unauthorized("The certificate gives no principal.")\n', "            return caller\n",
+        _callers("test_a_certificate_that_no_rule_maps_gives_nothing"),
+    ),
+    Mutant(
+        "the body of an unknown caller is read", "order of checks", "admin/gate.py",
+        "                caller = await self._caller(scope)\n",
+        "                await self._body(scope, receive)\n                caller = await self._caller(scope)\n",
+        _callers("test_who_is_not_known_is_told_so_alike_and_leaves_nothing"),
+    ),
+    Mutant(
+        "a password that was changed opens the REST API for a minute", "abuse case 27",
+        "runtime/authorization_header.py",
+        " or not self._scram.is_current(name, credential):", ":",
+        _callers("test_a_password_that_was_changed_counts_no_more_from_the_next_request_on"),
+    ),
+    Mutant(
+        "a password that is changed while it is checked opens the REST API", "abuse case 27",
+        "runtime/authorization_header.py",
+        "            if not self._scram.is_current(outcome.name, outcome.credential):\n", "            if False:\n",
+        _callers("test_a_password_that_is_changed_while_it_is_checked_opens_nothing"),
+    ),
+    Mutant(
+        "remembered names and passwords run together", "one user is not another", "runtime/authorization_header.py",
+        'f"{len(name)}:{name}{password}"', 'f"{name}{password}"',
+        _callers("test_name_and_password_are_not_mixed_up"),
+    ),
+    Mutant(
+        "an unknown user is refused without a computation", "abuse case 13", "runtime/authorization_header.py",
+        "        known = self._right.find(check.name, check.password)\n",
+        "        if check.credential.decoy:\n            return Failure(\"unknown\")\n"
+        "        known = self._right.find(check.name, check.password)\n",
+        _callers("test_an_unknown_user_is_answered_as_a_wrong_password_is"),
+    ),
+    Mutant(
+        "incomplete handshakes of the REST API are not counted", "abuse case 4", "admin/tls_front.py",
+        "        self._listener.lobby.enter(self)\n", "",
+        _FRONT,
+    ),
+    Mutant(
+        "who fails a handshake with the REST API is not told why", "abuse case 5", "admin/tls_front.py",
+        "            self.pass_on()\n            self.closing = True\n", "            self.closing = True\n",
+        _FRONT,
+    ),
+)
