@@ -10,12 +10,19 @@ import json
 import struct
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    NewTopic,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -24,6 +31,7 @@ from clients.raw_login import RawClient, final_message
 from clients.secured import secured
 from conftest import end_cluster, start_cluster
 from hapax.local.cluster import LocalCluster
+from hapax.wire import messages
 from integration.scraping import scraped, total
 from integration.waiting import wait_until
 
@@ -156,6 +164,63 @@ def test_case_12_what_was_asked_before_is_answered(users: Logins, client: RawCli
     frame = client.frame()
     assert frame is not None and struct.unpack_from(">i", frame)[0] == 77
     assert client.closed
+
+
+def new_topic(node: LocalCluster) -> str:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    return name
+
+
+def ask_for_records(client: RawClient, topic: str) -> None:
+    """Waits half a minute for the first."""
+    asked = messages.FetchRequest.FetchTopic
+    client.send("Fetch", 11, max_wait_ms=30_000, min_bytes=1, max_bytes=1000, replica_id=-1, isolation_level=0,
+                session_id=0, session_epoch=-1, forgotten_topics_data=[], rack_id="",
+                topics=[asked(topic=topic, partitions=[asked.FetchPartition(
+                    partition=0, current_leader_epoch=-1, fetch_offset=0, log_start_offset=-1,
+                    partition_max_bytes=1000)])])
+
+
+def records(client: RawClient) -> bytes:
+    (topic,) = client.answer("Fetch", 11).responses
+    (found,) = topic.partitions
+    assert found.error_code == 0
+    return bytes(found.records or b"")
+
+
+def test_case_12_a_fetch_that_waits_ends_with_its_session(users: Logins, node: LocalCluster, client: RawClient) -> None:
+    topic = new_topic(node)
+    assert client.bearer(users.token("admin")).error_code == 0
+    began = time.monotonic()
+    ask_for_records(client, topic)
+    assert records(client) == b""
+    assert time.monotonic() - began < LIFETIME_S + 15
+    assert metadata(client) is None
+
+
+def test_case_12_a_fetch_that_waits_gets_nothing_once_its_password_was_changed(
+    users: Logins, node: LocalCluster, client: RawClient
+) -> None:
+    topic = new_topic(node)
+    settings = users.librdkafka("OAUTHBEARER", "admin")
+    bootstrap = settings.pop("bootstrap.servers")
+    set_password(bootstrap, "admin", "first", **settings)
+    assert client.scram("admin", "first")[-1].error_code == 0
+    ask_for_records(client, topic)
+    set_password(bootstrap, "admin", "second", **settings)
+
+    def known() -> bool:
+        with RawClient(users) as other:
+            return bool(other.scram("admin", "second")[-1].error_code == 0)
+
+    wait_until(known, "the new password")
+    producer = Producer({"bootstrap.servers": node.bootstrap})
+    producer.produce(topic, b"not for you")
+    assert producer.flush(30) == 0
+    assert records(client) == b""
+    assert metadata(client) is None
 
 
 def test_case_12_a_token_s_end_is_the_session_s(users: Logins, client: RawClient) -> None:

@@ -296,4 +296,11 @@ MUTANTS = (
         "_USED_SHARE: Final = 0.95", "_USED_SHARE: Final = 1.0",
         _CONNECTION,
     ),
+    Mutant(
+        "what waited for a throttle is sent under a login that has ended", "KIP-368", "wire/peer.py",
+        "        self._release = None\n        self._send_held()\n",
+        "        self._release = None\n        held, self._held = self._held, deque()\n"
+        "        for each in held:\n            self._transmit(*each)\n",
+        _CONNECTION,
+    ),
 )

@@ -136,8 +136,20 @@ MUTANTS = (
     ),
     Mutant(
         "logins that fail use up what others need to log in", "KIP-124", "kafka/quotas.py",
-        "frozenset({17, 18, 36})\n",
-        "frozenset({18})\n",
+        "(ctx.uncharged and key in _NAMELESS)",
+        "False",
+        (LOGINS,),
+    ),
+    Mutant(
+        "calls of logins are a way around a quota", "KIP-124", "kafka/quotas.py",
+        "(ctx.uncharged and key in _NAMELESS)",
+        "key in _NAMELESS",
+        (LOGINS,),
+    ),
+    Mutant(
+        "connections beyond the rate of their address displace those who log in", "abuse case 4", "kafka/server.py",
+        "if refused or security.sasl is None",
+        "if security.sasl is None",
         (LOGINS,),
     ),
     Mutant(

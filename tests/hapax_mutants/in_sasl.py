@@ -198,7 +198,7 @@ MUTANTS = (
     ),
     Mutant(
         "a login may take for ever", "abuse case 3", "kafka/sasl_session.py",
-        "sasl.login_timeout_ms / 1000, self._late)", "3600, self._late)",
+        "call_later(sasl.login_timeout_ms / 1000, self._late)", "call_later(3600, self._late)",
         _LOGINS,
     ),
     Mutant(
@@ -218,7 +218,7 @@ MUTANTS = (
     ),
     Mutant(
         "a login has no end", "abuse case 12", "kafka/sasl_session.py",
-        "self._ends = self._open_until = now + lifetime_ms / 1000", "self._ends = self._open_until = _FOREVER",
+        "self.ends = self._open_until = now + lifetime_ms / 1000", "self.ends = self._open_until = _FOREVER",
         _LOGINS,
     ),
     Mutant(
@@ -308,5 +308,10 @@ MUTANTS = (
         "    stored_key, server_key = keys_of(mechanism, bytes(asked.salted_password))\n",
         "    stored_key = server_key = bytes(asked.salted_password)\n",
         _CREDENTIALS,
+    ),
+    Mutant(
+        "a fetch that waits gets records after its login's end", "abuse case 12", "broker/fetch.py",
+        "if self._ctx.login_ends <= asyncio.get_running_loop().time():", "if False:",
+        (unit("broker/test_fetch.py"),),
     ),
 )

@@ -166,8 +166,9 @@ class Poll:
         if answer is not None:
             self._end()
             return answer
-        delay = min(self._request.max_wait_ms, _MAX_WAIT_MS) / 1000
-        self._timer = asyncio.get_running_loop().call_later(delay, self.finish_now)
+        loop = asyncio.get_running_loop()
+        until = min(loop.time() + min(self._request.max_wait_ms, _MAX_WAIT_MS) / 1000, self._ctx.login_ends)
+        self._timer = loop.call_at(until, self.finish_now)
         self._service.waiting[self] = None
         return DEFERRED
 
@@ -320,6 +321,9 @@ class Poll:
         if self._ctx.closed:
             self._end()
             return
+        if self._ctx.login_ends <= asyncio.get_running_loop().time():
+            self._request = self._request._replace(throttled=True)
+            self._expired = True
         unreadable = self._request.unreadable
         if unreadable is not None and (hidden := unreadable(partition.topic for partition in self._asked())):
             self._lose(hidden)

@@ -8,7 +8,8 @@ all that a request looks at.
 What is charged: Produce the bytes of its request, Fetch those of its answer, every request the time of the event loop
 while it is handled and its answer is encoded; not what partitions and groups do later on its behalf. CreateTopics,
 DeleteTopics and CreatePartitions are charged the partitions that they change, by the acting controller. The cluster's
-own nodes, which prove themselves, are charged nothing.
+own nodes, which prove themselves, are charged nothing. Nor are logins: clients have one name until they have logged in,
+and each could use up what others need for that.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 _PRODUCE: Final = 0
 _FETCH: Final = 1
-_UNCHARGED: Final = frozenset({17, 18, 36})
+_NAMELESS: Final = frozenset({17, 18, 36})
 """SaslHandshake, ApiVersions and SaslAuthenticate: what everybody may send before it is known who it is. Logins have
 bounds of their own."""
 _BYTES: Final = (bytes, bytearray, memoryview)
@@ -140,7 +141,7 @@ class Quotas:
         `size`: bytes of its frame; `seconds`: how long it has kept the event loop busy."""
         key = ctx.api.key
         session = ctx.session
-        if session.node or key in _UNCHARGED:
+        if session.node or (ctx.uncharged and key in _NAMELESS):
             return 0
         limits = session.limits
         if (
@@ -159,7 +160,7 @@ class Quotas:
 
     def spent(self, ctx: RequestContext, seconds: float) -> None:
         """Charges time for a request that has been answered, or goes on: the client's next request is judged by it."""
-        if ctx.session.node or ctx.api.key in _UNCHARGED:
+        if ctx.session.node or (ctx.uncharged and ctx.api.key in _NAMELESS):
             return
         found = self._meter(self._limits_of(ctx), REQUEST_PERCENTAGE)
         if found is not None:

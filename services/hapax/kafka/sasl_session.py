@@ -66,7 +66,6 @@ class SaslSession(Session):
         "_asked",
         "_check",
         "_credential",
-        "_ends",
         "_exchange",
         "_leaving_after",
         "_logged_in_at",
@@ -90,7 +89,6 @@ class SaslSession(Session):
         self._mechanism = ""
         self._exchange: Exchange | None = None
         self._raw = False                         # tokens come without a header (SaslHandshake v0)
-        self._ends = _FOREVER                     # of the session, on the loop's clock
         self._open_until = _NOT_NOW               # requests are handled without a look at the stage
         self._logged_in_at = _NOT_NOW
         self._leaving_after: float | None = None  # seconds; the connection closes once all is answered
@@ -162,7 +160,7 @@ class SaslSession(Session):
             self.interrupted("SaslHandshake")
             return ErrorCode.ILLEGAL_SASL_STATE
         if self._stage is _Stage.IN and (
-            self._ends == _FOREVER or self._loop.time() - self._logged_in_at < LEAST_BETWEEN_LOGINS_S
+            self.ends == _FOREVER or self._loop.time() - self._logged_in_at < LEAST_BETWEEN_LOGINS_S
         ):
             return ErrorCode.ILLEGAL_SASL_STATE
         if mechanism not in self._sasl.mechanisms:
@@ -271,7 +269,7 @@ class SaslSession(Session):
         now = self._loop.time()
         self.principal = principal
         self._stage, self._exchange, self._raw, self._logged_in_at = _Stage.IN, None, False, now
-        self._ends = self._open_until = now + lifetime_ms / 1000
+        self.ends = self._open_until = now + lifetime_ms / 1000
         self._sasl.outcomes[self._mechanism, RENEWED if again else SUCCEEDED] += 1
         self._server.audit.record(
             "login", principal, host_of(self.connection.peer), listener=self.listener, mechanism=self._mechanism,
@@ -284,7 +282,7 @@ class SaslSession(Session):
     def revoked(self) -> None:
         """The credential was removed or replaced: the session ends, as if its time were over."""
         self._credential = None
-        self._ends = self._open_until = _NOT_NOW
+        self.ends = self._open_until = _NOT_NOW
 
     def _release_credential(self) -> None:
         if self._credential is not None:

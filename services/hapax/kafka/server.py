@@ -168,16 +168,17 @@ class KafkaServer:
     def _accept(
         self, connection: FrameConnection, listener: str = PLAINTEXT, security: ListenerSecurity = OPEN
     ) -> Session:
-        session = (
-            Session(self, connection, listener) if security.sasl is None
+        quotas = self.table.quotas
+        wait_ms = quotas.connected(connection.peer) if quotas.enforced else 0
+        refused = wait_ms > LONGEST_ACCEPT_MS
+        session = (  # one that is refused takes no place among those who are logging in
+            Session(self, connection, listener) if refused or security.sasl is None
             else security.session(self, connection, listener))
         self.sessions.add(session)
-        quotas = self.table.quotas
-        if quotas.enforced and (wait_ms := quotas.connected(connection.peer)):
-            if wait_ms > LONGEST_ACCEPT_MS:
-                session.refuse("rate", "its address opens connections faster than its quota")
-            else:
-                session.mute(wait_ms)
+        if refused:
+            session.refuse("rate", "its address opens connections faster than its quota")
+        elif wait_ms:
+            session.mute(wait_ms)
         return session
 
     def _authenticate(self, connection: FrameConnection, listener: str, security: ListenerSecurity) -> Session:
@@ -217,7 +218,7 @@ class Session:
 
     __slots__ = (
         "_bytes", "_muted", "_order", "_paused", "_polls", "_quotas", "_server", "_waits", "closed", "connection",
-        "limits", "listener", "node", "principal", "rights", "service",
+        "ends", "limits", "listener", "node", "principal", "rights", "service",
         "unproven",
     )
 
@@ -228,6 +229,7 @@ class Session:
         self.principal: Principal = ANONYMOUS
         """Authentication sets it; a request is judged by the principal at its arrival."""
         self.rights: Rights | None = None
+        self.ends = math.inf
         self.node = False
         self.unproven = False
         self.limits: ClientLimits | None = None
@@ -425,6 +427,7 @@ class Session:
         self._read_on()
 
     def _read_on(self) -> None:
+        """One reason not to read has ended."""
         if not (self._paused or self._muted is not None or self._held_back or self.closed):
             self.connection.resume_reading()
 

@@ -88,6 +88,8 @@ class AnsweringSession(Protocol):
     """Who sends the requests that arrive from now on: set by authentication."""
     rights: Rights | None
     """What the principal may do, as `needs.rights_of` keeps it."""
+    ends: float
+    """When the client's login ends, on the loop's clock; infinite where it does not."""
     node: bool
     """A node of the cluster has shown its proof here: it is charged nothing."""
     unproven: bool
@@ -130,7 +132,7 @@ class RequestContext:
         self.throttled = False
         """Its client has exceeded a quota by it: the answer says how long the connection is not read."""
         self.uncharged = False
-        """Its answer has no records, and is charged nothing."""
+        """Nothing is charged: a Fetch for an answer without records; ApiVersions and a login's steps for anything."""
         self.chunks: Sequence[Chunk] | None = None
         self.done = False
 
@@ -148,6 +150,11 @@ class RequestContext:
     def principal(self) -> Principal:
         """Who the connection belongs to."""
         return self.session.principal
+
+    @property
+    def login_ends(self) -> float:
+        """When its client's login ends, on the loop's clock; infinite where it does not."""
+        return self.session.ends
 
     @property
     def host(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -33,6 +34,7 @@ class Context:
 
     api_version = VERSION
     connection = SimpleNamespace(peer="test", serial=1)
+    login_ends = math.inf
 
     def __init__(self) -> None:
         self.api = Api(fetch.ROW)
@@ -67,9 +69,11 @@ class Reader:
         self, offset: int = 0, *, committed: bool = False, wait_ms: int = 60_000, min_bytes: int = 1,
         max_bytes: int = 1 << 20, partition_bytes: int = 1 << 20, partitions: int = 1, epoch: int = -1,
         last_epoch: int = -1, replica_id: int = -1, session_id: int = 0, session_epoch: int = -1, first: int = 0,
+        login_ends: float = math.inf,
     ) -> tuple[Context, Any]:
         """The context and what the service returned."""
         context = Context()
+        context.login_ends = login_ends
         answer = self.service.fetch(context, FetchRequest(  # type: ignore[arg-type]
             replica_id, wait_ms, min_bytes, max_bytes, committed, session_id, session_epoch,
             [FetchPartition("t", first + i, offset, partition_bytes, epoch, last_epoch) for i in range(partitions)], [],
@@ -233,6 +237,37 @@ async def test_a_poll_over_many_partitions_answers_once(harness: Harness) -> Non
 async def test_a_poll_ends_at_its_time(harness: Harness) -> None:
     poll = await Reader(harness).waits(wait_ms=20)
     assert bases(await poll) == []
+
+
+async def test_a_poll_ends_with_its_client_s_login(harness: Harness) -> None:
+    """Abuse case 12: a poll may wait for half a minute."""
+    ends = asyncio.get_running_loop().time() + 0.02
+    poll = await Reader(harness).waits(login_ends=ends)
+    assert bases(await poll) == []
+
+
+@pytest.mark.parametrize("session_epoch", [-1, 0])
+async def test_a_poll_gets_no_record_once_its_client_s_login_has_ended(harness: Harness, session_epoch: int) -> None:
+    """A password that is changed ends logins before their time."""
+    reader = Reader(harness)
+    context, answer = reader.begin(session_epoch=session_epoch)
+    assert answer is DEFERRED
+    context.login_ends = -math.inf
+    await harness.produced(batch(value=b"not for you"))
+    async with asyncio.timeout(10):
+        answer = decoded(await context.answer)
+    assert (one(answer).error_code, bases(answer)) == (0, [])
+    assert reader.service.waiting == {}
+
+
+async def test_a_poll_whose_client_has_logged_in_again_gets_its_records(harness: Harness) -> None:
+    reader = Reader(harness)
+    context, answer = reader.begin(login_ends=asyncio.get_running_loop().time() + 60)
+    assert answer is DEFERRED
+    context.login_ends += 60
+    await harness.produced(batch())
+    async with asyncio.timeout(10):
+        assert bases(decoded(await context.answer)) == [0]
 
 
 async def test_a_reader_of_committed_records_wakes_with_the_marker(harness: Harness) -> None:

@@ -125,11 +125,11 @@ class Server:
     def deliver(self, correlation_id: int, body: bytes, tagged: bool) -> None:
         self.handler.on_frame(memoryview(correlation_id.to_bytes(4, "big") + (b"\0" if tagged else b"") + body))
 
-    def answer_metadata(self) -> None:
+    def answer_metadata(self, throttle_ms: int = 0) -> None:
         key, correlation_id = self.waiting.pop(0)
         assert key == 3
         response = MetadataResponse(
-            throttle_time_ms=0, brokers=[], cluster_id="c", controller_id=0, topics=[], error_code=0)
+            throttle_time_ms=throttle_ms, brokers=[], cluster_id="c", controller_id=0, topics=[], error_code=0)
         self.deliver(correlation_id, bytes(response.encode(version=12)), True)
 
     async def hears(self, what: str) -> None:
@@ -304,6 +304,69 @@ async def test_requests_in_flight_are_answered_and_later_ones_wait_for_the_login
     assert server.heard[-1] == "metadata" and not peer.closed
     server.answer_metadata()
     await last
+
+
+@pytest.mark.usefixtures("unhurried")
+async def test_what_waits_for_a_throttle_waits_for_the_login_that_is_due_by_then() -> None:
+    """The session ends while the server does not read: a request before the login would close the connection."""
+    server = Server()
+    peer, login = await due(server)
+    first = peer.submit(MetadataRequest(topics=[]), version=12)
+    server.answer_metadata(throttle_ms=100)
+    await first
+    held = [peer.submit(MetadataRequest(topics=[]), version=12) for _ in range(2)]
+    make_due(peer)
+    held.append(peer.submit(MetadataRequest(topics=[]), version=12))
+    server.heard.clear()
+    assert peer.throttled_s > 0 and peer.in_flight == 3
+    await server.hears("metadata")
+    assert server.heard == ["handshake", "token", "token", "metadata", "metadata", "metadata"] and login.exchanges == 2
+    assert peer.throttled_s == 0
+    for each in held:
+        server.answer_metadata()
+        await each
+
+
+@pytest.mark.usefixtures("unhurried")
+async def test_what_waits_for_a_login_waits_for_a_throttle_that_comes_meanwhile() -> None:
+    """The login itself is answered once the server reads again."""
+    server = Server()
+    peer, _ = await due(server, connect_timeout_ms=1)
+    first = peer.submit(MetadataRequest(topics=[]), version=12)
+    make_due(peer)
+    server.silent = frozenset({3, 17})
+    held = peer.submit(MetadataRequest(topics=[]), version=12)
+    await server.hears("handshake")
+    server.answer_metadata(throttle_ms=100)
+    await first
+    assert peer._pending[-1].timer.when() - asyncio.get_running_loop().time() > 0.09
+    server.silent = frozenset({3})
+    _, correlation_id = server.waiting.pop(0)
+    server.heard.clear()
+    server.deliver(correlation_id, *server.answer(17, 1, b""))
+    assert peer.throttled_s > 0
+    await server.hears("metadata")
+    assert peer.throttled_s == 0 and not peer.closed
+    server.answer_metadata()
+    await held
+
+
+@pytest.mark.usefixtures("unhurried")
+async def test_records_that_wait_for_a_throttle_count_as_unsent() -> None:
+    """With acks=0 nothing else bounds them."""
+    server = Server()
+    peer = await connected(server)
+    first = peer.submit(MetadataRequest(topics=[]), version=12)
+    server.answer_metadata(throttle_ms=50)
+    await first
+    request = ProduceRequest(transactional_id=None, acks=0, timeout_ms=1000, topic_data=[])
+    size = len(request.encode(version=9))
+    server.silent = frozenset({0, 3})
+    assert peer.submit(request, version=9).done()
+    assert peer.unsent_bytes() == size
+    async with asyncio.timeout(20):
+        await peer.drained()
+    assert peer.unsent_bytes() == 0 and server.heard[-1] == "produce"
 
 
 @pytest.mark.usefixtures("unhurried")

@@ -31,6 +31,7 @@ def register(table: ApiTable, node: NodeContext | None = None) -> None:
     bodies: dict[tuple[int, int], tuple[bytes, ...]] = {}
 
     def handle(ctx: RequestContext, request: Any) -> tuple[bytes, ...]:
+        ctx.uncharged = True
         error = ErrorCode.NONE if request is not None else ErrorCode.UNSUPPORTED_VERSION
         login = ctx.session.login
         if login is not None and login.exchanging:

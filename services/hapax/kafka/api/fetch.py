@@ -111,7 +111,7 @@ class FetchRequest(NamedTuple):
     """Which topics the client may not read by now: a request that waited is judged again (rule 24). None: it may read
     everything."""
     throttled: bool = False
-    """The client has exceeded its quota: it is answered at once, without records."""
+    """The client has exceeded its quota, or its login has ended meanwhile: it is answered at once, without records."""
 
 
 class FetchedPartition(NamedTuple):

@@ -21,6 +21,7 @@ def register(table: ApiTable, node: NodeContext | None = None) -> None:
         login = ctx.session.login
         if login is None:  # the listener takes no logins
             return _response(LoginAnswer(ErrorCode.ILLEGAL_SASL_STATE, "this listener takes no logins"))
+        ctx.uncharged = login.exchanging
         answer = login.authenticate(bytes(request.auth_bytes))
         return _response(answer) if isinstance(answer, LoginAnswer) else later(answer)
 

@@ -22,6 +22,7 @@ def register(table: ApiTable, node: NodeContext | None = None) -> None:
         if login is None:  # the listener takes no logins
             return SaslHandshakeResponse(error_code=int(ErrorCode.ILLEGAL_SASL_STATE), mechanisms=[])
         error = login.begin(request.mechanism, ctx.api_version)
+        ctx.uncharged = error is ErrorCode.NONE
         return SaslHandshakeResponse(error_code=int(error), mechanisms=list(login.mechanisms))
 
     table.on(ROW, handle)
