@@ -67,6 +67,7 @@ SUITE: Final = (
     "tests/clients/test_access_by_certificate.py",
     "tests/clients/test_native_logins.py",
     "tests/clients/test_native_logins_on_kafka.py",
+    "tests/clients/test_quotas_of_logins.py",
     "tests/clients/test_sasl_abuse.py",
     "tests/clients/test_sasl_clients.py",
     "tests/clients/test_tls_clients.py",

@@ -331,7 +331,8 @@ async def test_what_waits_for_a_throttle_waits_for_the_login_that_is_due_by_then
 async def test_what_waits_for_a_login_waits_for_a_throttle_that_comes_meanwhile() -> None:
     """The login itself is answered once the server reads again."""
     server = Server()
-    peer, _ = await due(server, connect_timeout_ms=1)
+    peer, _ = await due(server)
+    peer._login_timeout = 0.001
     first = peer.submit(MetadataRequest(topics=[]), version=12)
     make_due(peer)
     server.silent = frozenset({3, 17})
@@ -373,7 +374,8 @@ async def test_records_that_wait_for_a_throttle_count_as_unsent() -> None:
 async def test_the_login_may_wait_as_long_as_what_is_in_flight() -> None:
     """A member that joins its group has its answer after minutes, and with it that of the handshake."""
     server = Server()
-    peer, _ = await due(server, connect_timeout_ms=1)
+    peer, _ = await due(server)
+    peer._login_timeout = 0.001
     peer.submit(MetadataRequest(topics=[]), version=12, timeout_ms=60_000)
     make_due(peer)
     server.silent = frozenset({3, 17})
