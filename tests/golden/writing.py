@@ -365,12 +365,13 @@ def etcd_values() -> Iterator[tuple[str, bytes]]:
     ):
         yield keys.acl(record.binding), record.encode()
     yield keys.scram_secret, etcd.ScramSecretRecord(bytes(range(32))).encode()
-    for user, credential in (
-        ("alice", ScramCredential(ScramMechanism.SCRAM_SHA_256, b"salt of alice", bytes(32), bytes(range(32)), 4096)),
+    for user, credential, owner in (
+        ("alice", ScramCredential(
+            ScramMechanism.SCRAM_SHA_256, b"salt of alice", bytes(32), bytes(range(32)), 4096), ""),
         ("team/bob é", ScramCredential(
-            ScramMechanism.SCRAM_SHA_512, bytes(range(64)), bytes(range(64)), bytes(64), 16_384)),
+            ScramMechanism.SCRAM_SHA_512, bytes(range(64)), bytes(range(64)), bytes(64), 16_384), "team/app"),
     ):
-        yield keys.scram_credential(credential.mechanism, user), etcd.ScramCredentialRecord(credential).encode()
+        yield keys.scram_credential(credential.mechanism, user), etcd.ScramCredentialRecord(credential, owner).encode()
     for quota in (
         etcd.QuotaRecord(entity_of({"user": "alice", "client-id": None}), {
             "producer_byte_rate": 1_048_576.0, "request_percentage": 12.5}, "team/app"),

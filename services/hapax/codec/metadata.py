@@ -616,12 +616,14 @@ class ScramCredentialRecord:
     """What a user's password is checked with. The key names user and mechanism."""
 
     credential: ScramCredential
+    owner: str = ""
+    """As of a binding."""
 
     def encode(self) -> bytes:
         mechanism, salt, stored_key, server_key, iterations = self.credential
         return _encode({
             "mechanism": mechanism.sasl_name, "salt": salt.hex(), "stored_key": stored_key.hex(),
-            "server_key": server_key.hex(), "iterations": iterations,
+            "server_key": server_key.hex(), "iterations": iterations, **({"owner": self.owner} if self.owner else {}),
         })
 
     @classmethod
@@ -632,7 +634,7 @@ class ScramCredentialRecord:
             raise MetadataFormatError(f"scram credential: unknown mechanism {f['mechanism']!r}")
         return cls(ScramCredential(
             mechanism, bytes.fromhex(f["salt"]), bytes.fromhex(f["stored_key"]), bytes.fromhex(f["server_key"]),
-            f["iterations"]))
+            f["iterations"]), f.get("owner", ""))
 
 
 @dataclass(frozen=True, slots=True)

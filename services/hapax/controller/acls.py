@@ -49,7 +49,7 @@ class Acls:
         for wanted, found in zip(request.remove, removed, strict=True):
             try:
                 self._fence()
-                matched = self._matched(wanted)
+                matched = self._matched(wanted, request.owner)
             except Refusal as refusal:
                 found.error, found.reason = refusal.code, refusal.reason
                 continue
@@ -71,13 +71,14 @@ class Acls:
         return key, GuardedWrite(
             (Compare(key, "mod_revision", 0),), (Put(key, AclRecord(binding, owner).encode()),))
 
-    def _matched(self, wanted: pb.AclFilter) -> dict[str, tuple[Binding, GuardedWrite]]:
-        """Raises Refusal."""
+    def _matched(self, wanted: pb.AclFilter, owner: str) -> dict[str, tuple[Binding, GuardedWrite]]:
+        """`owner`: not empty: only what belongs to it. Raises Refusal."""
         selected = read_filter(wanted)
         return {
             key: (stored.binding, GuardedWrite(
                 (Compare(key, "mod_revision", stored.mod_revision),), (Delete(key),)))
-            for key, stored in self._view.access.stored.items() if selected.matches(stored.binding)}
+            for key, stored in self._view.access.stored.items()
+            if selected.matches(stored.binding) and owner in ("", stored.owner)}
 
 
 def _told(binding: Binding) -> dict[str, str]:

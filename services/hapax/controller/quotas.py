@@ -71,6 +71,8 @@ class Quotas:
             entity, ((each.key, each.value if each.HasField("value") else None) for each in entry.changes))
         key = self._view.keys.quota(entity)
         stored = self._view.quotas.stored.get(key)
+        if owner and stored is not None and stored.record.owner != owner:
+            raise Refusal(ErrorCode.POLICY_VIOLATION, f"the quotas do not belong to {owner}")
         former = {} if stored is None else stored.record.quotas
         quotas = changed(former, change)
         if quotas == former:

@@ -38,7 +38,7 @@ class ScramCredentials:
         for change, result in zip(request.changes, results, strict=True):
             try:
                 self._fence()
-                key, write = self._write(change)
+                key, write = self._write(change, request.owner)
             except Refusal as refusal:
                 result.error, result.reason = refusal.code, refusal.reason
                 continue
@@ -58,11 +58,13 @@ class ScramCredentials:
                 places[key].error, places[key].reason = why.code, why.reason
         return pb.AlterScramCredentialsResponse(results=results, revision=self._view.revision)
 
-    def _write(self, change: pb.ScramChange) -> tuple[str, GuardedWrite]:
-        """Raises Refusal."""
+    def _write(self, change: pb.ScramChange, owner: str) -> tuple[str, GuardedWrite]:
+        """Raises Refusal. Whoever changes a credential, it keeps its owner, which puts it right again."""
         mechanism = known_mechanism(change.mechanism)
         stored = self._view.scram.stored(mechanism, change.user)
         key = self._view.keys.scram_credential(mechanism, change.user)
+        if owner and stored is not None and stored.owner != owner:
+            raise Refusal(ErrorCode.POLICY_VIOLATION, f"the credential does not belong to {owner}")
         unchanged = Compare(key, "mod_revision", 0 if stored is None else stored.mod_revision)
         if change.remove:
             if stored is None:
@@ -74,7 +76,8 @@ class ScramCredentials:
             raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "the keys do not have the mechanism's length")
         credential = ScramCredential(
             mechanism, change.salt, change.stored_key, change.server_key, change.iterations)
-        return key, GuardedWrite((unchanged,), (Put(key, ScramCredentialRecord(credential).encode()),))
+        record = ScramCredentialRecord(credential, owner if stored is None else stored.owner)
+        return key, GuardedWrite((unchanged,), (Put(key, record.encode()),))
 
     def _secret(self) -> dict[str, GuardedWrite]:
         """Before the first user there is no one to hide."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from hapax.codec.metadata import AclRecord
 from hapax.core.access.bindings import Binding
 from hapax.core.access.index import AccessIndex, UnknownBindings
+from hapax.core.access.principals import Principal
 from hapax.runtime.ports import KeyValue
 
 
@@ -28,15 +29,16 @@ class AccessImage:
         """By key in the store, in the order of their creation here."""
         self._changes: dict[str, Binding | None] = {}
 
-    def apply(self, key: str, kv: KeyValue | None) -> None:
-        """Raises MetadataFormatError."""
+    def apply(self, key: str, kv: KeyValue | None) -> Principal | None:
+        """Whom the binding concerns; None: it was not known. Raises MetadataFormatError."""
         if kv is None:
-            self.stored.pop(key, None)
+            former = self.stored.pop(key, None)
             self._changes[key] = None
-        else:
-            record = AclRecord.decode(kv.value)
-            self.stored[key] = StoredBinding(record.binding, record.owner, kv.mod_revision)
-            self._changes[key] = record.binding
+            return None if former is None else former.binding.principal
+        record = AclRecord.decode(kv.value)
+        self.stored[key] = StoredBinding(record.binding, record.owner, kv.mod_revision)
+        self._changes[key] = record.binding
+        return record.binding.principal
 
     def swap(self) -> None:
         """Puts what was applied in force. The image is complete as of some revision."""

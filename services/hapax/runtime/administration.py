@@ -114,22 +114,22 @@ class Administration:
         return list(answer.groups)
 
     async def alter_acls(
-        self, timeout_ms: int, *, add: Sequence[Binding] = (), remove: Sequence[Filter] = ()
+        self, timeout_ms: int, *, add: Sequence[Binding] = (), remove: Sequence[Filter] = (), owner: str = ""
     ) -> controller_pb2.AlterAclsResponse:
         """One result per binding and per filter, in their order. This node decides by the change when it returns; other
-        nodes follow within moments."""
+        nodes follow within moments. `owner`: of what is added; not empty: only what belongs to it is removed."""
         request = controller_pb2.AlterAclsRequest(
-            add=[acl_message(each) for each in add], remove=[filter_message(each) for each in remove])
+            add=[acl_message(each) for each in add], remove=[filter_message(each) for each in remove], owner=owner)
         answer = await self._call("AlterAcls", request, controller_pb2.AlterAclsResponse, timeout_ms)
         await self._visible(lambda view: view.revision >= answer.revision)
         return answer
 
     async def alter_scram_credentials(
-        self, changes: Sequence[controller_pb2.ScramChange], timeout_ms: int
+        self, changes: Sequence[controller_pb2.ScramChange], timeout_ms: int, owner: str = ""
     ) -> list[controller_pb2.ScramResult]:
         """One result per change, in its order. This node knows the changes when it returns; other nodes follow within
-        moments."""
-        request = controller_pb2.AlterScramCredentialsRequest(changes=changes)
+        moments. `owner`: of what is new; not empty: credentials of another owner are refused (POLICY_VIOLATION)."""
+        request = controller_pb2.AlterScramCredentialsRequest(changes=changes, owner=owner)
         answer = await self._call(
             "AlterScramCredentials", request, controller_pb2.AlterScramCredentialsResponse, timeout_ms)
         await self._visible(lambda view: view.revision >= answer.revision)
@@ -137,11 +137,12 @@ class Administration:
 
     async def alter_quotas(
         self, changes: Sequence[tuple[Entity, Mapping[str, float | None]]], timeout_ms: int,
-        validate_only: bool = False,
+        validate_only: bool = False, owner: str = "",
     ) -> list[controller_pb2.QuotaResult]:
         """Of each entity, key -> value, None: removed. One result each, in their order. This node meters by the change
-        when it returns; other nodes follow within moments."""
-        request = controller_pb2.AlterQuotasRequest(validate_only=validate_only, entries=[
+        when it returns; other nodes follow within moments. `owner`: of what is new; not empty: entities of another
+        owner are refused (POLICY_VIOLATION)."""
+        request = controller_pb2.AlterQuotasRequest(validate_only=validate_only, owner=owner, entries=[
             controller_pb2.EntityQuotas(
                 entity=[controller_pb2.QuotaEntityPart(type=kind, name=name) for kind, name in entity],
                 changes=[controller_pb2.QuotaChange(key=key, value=value) for key, value in change.items()])

@@ -206,11 +206,13 @@ class Changes:
     group_shards: dict[ShardId, None] = field(default_factory=dict)
     policies: dict[str, None] = field(default_factory=dict)
     """By uid."""
+    users: dict[str, None] = field(default_factory=dict)
+    """Names of those whose bindings, passwords or quotas are others now."""
 
     def __bool__(self) -> bool:
         return bool(
             self.cluster or self.controller or self.nodes or self.topics or self.deleted_topics or self.partitions
-            or self.txn_shards or self.group_shards or self.policies
+            or self.txn_shards or self.group_shards or self.policies or self.users
         )
 
 
@@ -615,13 +617,18 @@ class ClusterView:
                     record = GroupConfigRecord.decode(kv.value)
                     self._group_configs[parsed.name] = GroupConfigView(record.config, kv.mod_revision)
             case "acl":
-                self.access.apply(key, kv)
+                concerns = self.access.apply(key, kv)
+                if concerns is not None:
+                    changes.users[concerns.partition(":")[2]] = None
             case "scram_credential":
                 self.scram.apply(ScramMechanism(parsed.number), parsed.name, kv)
+                changes.users[parsed.name] = None
             case "scram_secret":
                 self.scram.apply_secret(kv)
             case "quota":
-                self.quotas.apply(key, kv)
+                user = self.quotas.apply(key, kv)
+                if user is not None:
+                    changes.users[user] = None
             case _:
                 return  # leases change often and concern the allocator alone
         if kv is None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hapax.codec.metadata import QuotaRecord
+from hapax.core.quota.entities import USER
 from hapax.core.quota.index import QuotaIndex
 from hapax.runtime.ports import KeyValue
 
@@ -28,13 +29,13 @@ class QuotaImage:
         """Called after each change."""
         self._dirty = False
 
-    def apply(self, key: str, kv: KeyValue | None) -> None:
-        """Raises MetadataFormatError."""
-        if kv is None:
-            self.stored.pop(key, None)
-        else:
-            self.stored[key] = StoredQuota(QuotaRecord.decode(kv.value), kv.mod_revision)
+    def apply(self, key: str, kv: KeyValue | None) -> str | None:
+        """The user that the quotas name; None: they name none. Raises MetadataFormatError."""
+        changed = self.stored.pop(key, None)
+        if kv is not None:
+            changed = self.stored[key] = StoredQuota(QuotaRecord.decode(kv.value), kv.mod_revision)
         self._dirty = True
+        return None if changed is None else dict(changed.record.entity).get(USER)
 
     def swap(self) -> None:
         """Puts what was applied in force."""

@@ -25,6 +25,7 @@ _MOST_SHAPES: Final = 64
 class StoredCredential(NamedTuple):
     credential: ScramCredential
     mod_revision: int
+    owner: str
 
 
 class ScramImage:
@@ -46,8 +47,10 @@ class ScramImage:
 
     def apply(self, mechanism: ScramMechanism, name: str, kv: KeyValue | None) -> None:
         """Raises MetadataFormatError."""
-        added = None if kv is None else StoredCredential(ScramCredentialRecord.decode(kv.value).credential,
-                                                         kv.mod_revision)
+        added = None
+        if kv is not None:
+            record = ScramCredentialRecord.decode(kv.value)
+            added = StoredCredential(record.credential, kv.mod_revision, record.owner)
         former = self._stored[mechanism].get(name)
         self._count(mechanism, name, -1)
         if added is None:
@@ -118,6 +121,11 @@ class ScramImage:
 
     def users(self) -> list[str]:
         return sorted({name for stored in self._stored.values() for name in stored})
+
+    def owned(self) -> list[tuple[ScramMechanism, str, str]]:
+        """(mechanism, user, owner) of the credentials that something other than a Kafka client made."""
+        return [(mechanism, name, each.owner) for mechanism, stored in self._stored.items()
+                for name, each in stored.items() if each.owner]
 
     def of_user(self, name: str) -> Mapping[ScramMechanism, int]:
         """Iterations by mechanism; empty: there is no such user."""

@@ -118,10 +118,12 @@ class ScramChange(_message.Message):
     def __init__(self, user: _Optional[str] = ..., mechanism: _Optional[int] = ..., remove: _Optional[bool] = ..., salt: _Optional[bytes] = ..., stored_key: _Optional[bytes] = ..., server_key: _Optional[bytes] = ..., iterations: _Optional[int] = ...) -> None: ...
 
 class AlterScramCredentialsRequest(_message.Message):
-    __slots__ = ("changes",)
+    __slots__ = ("changes", "owner")
     CHANGES_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     changes: _containers.RepeatedCompositeFieldContainer[ScramChange]
-    def __init__(self, changes: _Optional[_Iterable[_Union[ScramChange, _Mapping]]] = ...) -> None: ...
+    owner: str
+    def __init__(self, changes: _Optional[_Iterable[_Union[ScramChange, _Mapping]]] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class ScramResult(_message.Message):
     __slots__ = ("user", "error", "reason")
