@@ -26,14 +26,21 @@ class Note(NamedTuple):
 
 def conflict(status: Mapping[str, Any], why: str) -> tuple[tuple[Condition, ...], tuple[Note, ...]]:
     """The conditions of a resource that an older one takes precedence over, and its Event unless `status` shows it."""
-    conditions = (
-        Condition("Ready", "False", "ResourceConflict", why),
-        Condition("ResourceConflict", "True", "OlderResource", why),
-    )
+    return _refused(status, "ResourceConflict", "OlderResource", why)
+
+
+def outside(status: Mapping[str, Any], why: str) -> tuple[tuple[Condition, ...], tuple[Note, ...]]:
+    """The same of a resource that the policy of namespaces forbids."""
+    return _refused(status, "OutsidePolicy", "Namespace", why)
+
+
+def _refused(
+    status: Mapping[str, Any], kind: str, reason: str, why: str
+) -> tuple[tuple[Condition, ...], tuple[Note, ...]]:
+    conditions = (Condition("Ready", "False", kind, why), Condition(kind, "True", reason, why))
     known = any(
-        each.get("type") == "ResourceConflict" and each.get("message") == why
-        for each in status.get("conditions") or ())
-    return conditions, () if known else (Note("Warning", "ResourceConflict", why),)
+        each.get("type") == kind and each.get("message") == why for each in status.get("conditions") or ())
+    return conditions, () if known else (Note("Warning", kind, why),)
 
 
 def merged(

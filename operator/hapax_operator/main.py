@@ -1,8 +1,9 @@
-"""`python -m hapax_operator.main [--namespace NAME ...] [--brokers NAMESPACE/STATEFULSET] [--config FILE]
-[--set name=value ...]`: one operator.
+"""`python -m hapax_operator.main [--namespace NAME ...] [--brokers NAMESPACE/STATEFULSET] [--access FILE]
+[--config FILE] [--set name=value ...]`: one operator.
 
-Without `--namespace`, it reconciles all namespaces. Without `--brokers`, it does not manage the number of brokers. The
-other options are those of a controller.
+Without `--namespace`, it reconciles all namespaces. Without `--brokers`, it does not manage the number of brokers.
+`--access` says what namespaces may own and how clients reach the cluster (`access_file`); without it, every namespace
+may own everything. The other options are those of a controller.
 """
 
 from __future__ import annotations
@@ -10,15 +11,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from hapax.runtime.process import run
+from hapax_operator.access_file import AccessFile, load
+from hapax_operator.namespace_policy import BadPolicy
 from hapax_operator.service import start
 
 
 def main(argv: Sequence[str]) -> int:
     rest = list(argv)
     namespaces, brokers = _taken(rest, "--namespace"), _taken(rest, "--brokers")
-    return run(rest, "controller", partial(start, namespaces=namespaces, brokers="".join(brokers[-1:])))
+    access = AccessFile()
+    for path in _taken(rest, "--access")[-1:]:
+        try:
+            access = load(Path(path))
+        except (BadPolicy, OSError) as error:
+            print(f"bad --access: {error}", file=sys.stderr)
+            return 2
+    return run(
+        rest, "controller", partial(start, namespaces=namespaces, brokers="".join(brokers[-1:]), access=access))
 
 
 def _taken(words: list[str], option: str) -> list[str]:

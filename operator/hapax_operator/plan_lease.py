@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from hapax_operator.conditions import Condition, Note, conflict, from_millis
+from hapax_operator.conditions import Condition, Note, conflict, from_millis, outside
 from hapax_operator.resources import LeaseSpec, ProducerResource
 
 _SHOWN_PARTITIONS: Final = 100
@@ -55,7 +55,7 @@ class LeasePlan:
 
 def owner_before(resource: ProducerResource, lessees: Iterable[ProducerResource]) -> ProducerResource | None:
     """The oldest resource that manages the same lease; None if it is this one."""
-    keeping = (each for each in lessees if each.managed and not each.meta.deleting)
+    keeping = (each for each in lessees if each.managed and not each.outside and not each.meta.deleting)
     first = min(keeping, key=lambda each: each.meta.age, default=None)
     return None if first is None or not resource.managed or first.meta.age >= resource.meta.age else first
 
@@ -66,6 +66,9 @@ def plan_lease(
     """`older`: the resource that takes precedence over this one."""
     lease = resource.lease
     assert lease is not None
+    if resource.outside:
+        refused, notes = outside(resource.status, resource.outside)
+        return LeasePlan(None, refused, dict.fromkeys(_DESCRIPTION), notes)
     if older is not None:
         return _conflict(resource, older)
     held = seen is not None and seen.producer_id >= 0 and seen.expires_at_ms > now_ms

@@ -29,8 +29,8 @@ class Standing:
 
 
 def policy_of(resource: ProducerResource) -> PolicyRecord | None:
-    """None if the resource is not managed."""
-    if not resource.managed or resource.lease is not None:
+    """None if the resource is not managed, or its namespace may not own the ids."""
+    if not resource.managed or resource.lease is not None or resource.outside:
         return None
     return PolicyRecord(
         transactional_id=resource.transactional_id, prefix=resource.prefix, allowed_topics=resource.allowed_topics,
@@ -39,8 +39,9 @@ def policy_of(resource: ProducerResource) -> PolicyRecord | None:
 
 
 def must_store(resource: ProducerResource, stored: StoredPolicy | None) -> bool:
-    """Whether the resource's stored policy must be changed. That of a paused resource never is."""
-    if resource.meta.paused or resource.meta.deleting:
+    """Whether the resource's stored policy must be changed. That of a paused resource is only ever removed, because its
+    namespace may not own the ids."""
+    if (resource.meta.paused and not resource.outside) or resource.meta.deleting:
         return False
     return policy_of(resource) != (None if stored is None else stored.policy)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from hapax_operator.conditions import Condition, Note, conflict, from_millis
+from hapax_operator.conditions import Condition, Note, conflict, from_millis, outside
 from hapax_operator.plan_policy import Standing
 from hapax_operator.resources import ABORT, ProducerResource
 
@@ -98,6 +98,9 @@ def plan(
 ) -> ProducerPlan:
     """`seen`: the id, or all ids of the prefix; empty if no producer has used one yet. Ids that an older resource
     covers are left to that resource."""
+    if resource.outside:
+        refused, notes = outside(resource.status, resource.outside)
+        return ProducerPlan((), refused, dict.fromkeys(_DESCRIPTION), notes)
     if standing.conflict is not None:
         return _conflict(resource, standing.conflict.owner)
     seen = [each for each in seen if standing.counts_for(each.transactional_id)]

@@ -39,7 +39,8 @@ COMPLETED, DELETED, VANISHED, GIVEN_UP = "Completed", "Deleted", "Vanished", "Gi
 _BY_WISH: Final = {
     "Suspended": "spec.spark.suspend is set", "Changed": "spec.spark has changed",
     "Removed": "the resource was deleted, or spec.spark was removed",
-    "ResourceConflict": "an older resource takes precedence"}
+    "ResourceConflict": "an older resource takes precedence",
+    "OutsidePolicy": "its namespace may not own the ids"}
 """Reasons for which the operator ends a run."""
 _NO_CHECKPOINT: Final = (
     "no run starts: its checkpoint would be deleted with the pod, and the next run would write every record again. In "
@@ -207,6 +208,8 @@ class _Look:
         self.unwanted = ""
         if self.spark is None or resource.meta.deleting:
             self.unwanted = "Removed"
+        elif resource.outside:
+            self.unwanted = "OutsidePolicy"
         elif conflict:
             self.unwanted = "ResourceConflict"
         elif self.spark.suspend:

@@ -2,6 +2,7 @@
 
 - The oldest managed resource owns the topic (ties: by uid). The others get a condition and change nothing.
 - A topic never loses partitions. It is deleted only if this resource created or adopted it, and no other describes it.
+- A resource that the policy of namespaces forbids changes nothing, owns nothing, and shows nothing of the topic.
 - Configuration that the resource does not name is not changed, unless this resource had set it before.
 - The finalizer is set only while it protects something: the policy is Delete, and the operator acts. So a resource that
   is paused, unmanaged or has the policy Retain never blocks the deletion of its namespace.
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from hapax_operator.conditions import Condition, Note, conflict
+from hapax_operator.conditions import Condition, Note, conflict, outside
 from hapax_operator.resources import DELETE, FINALIZER, TopicResource
 
 _SHOWN_PARTITIONS: Final = 100
@@ -91,7 +92,8 @@ class TopicPlan:
 
 def owner(claimants: Iterable[TopicResource]) -> TopicResource | None:
     """The resource that owns the topic."""
-    return min((each for each in claimants if each.managed), key=lambda each: each.meta.age, default=None)
+    return min(
+        (each for each in claimants if each.managed and not each.outside), key=lambda each: each.meta.age, default=None)
 
 
 def plan(resource: TopicResource, claimants: Iterable[TopicResource], seen: TopicSeen | None) -> TopicPlan:
@@ -101,9 +103,12 @@ def plan(resource: TopicResource, claimants: Iterable[TopicResource], seen: Topi
     first = owner(everyone)
     owns = first is not None and first.meta.uid == resource.meta.uid
     if resource.meta.deleting:
-        heirs = any(each.managed and not each.meta.deleting for each in others)
+        heirs = any(each.managed and not each.outside and not each.meta.deleting for each in others)
         return _release(resource, seen, owns and not heirs)
     finalizer = _finalizer(resource, owns)
+    if resource.outside:
+        conditions, notes = outside(resource.status, resource.outside)
+        return TopicPlan((), finalizer, conditions, _hidden(resource), notes)
     if not resource.managed:
         told = Condition("Ready", "Unknown", "Unmanaged", "spec.managed is false, so the topic is not changed")
         return TopicPlan((), finalizer, (told,), _status(resource, seen))
@@ -127,7 +132,11 @@ def plan(resource: TopicResource, claimants: Iterable[TopicResource], seen: Topi
 def _conflict(resource: TopicResource, first: TopicResource, finalizer: bool | None) -> TopicPlan:
     why = f"topic {resource.topic} is described by the older resource {first.meta.ref}"
     conditions, notes = conflict(resource.status, why)
-    return TopicPlan((), finalizer, conditions, dict.fromkeys(_DESCRIPTION) | {"topicName": resource.topic}, notes)
+    return TopicPlan((), finalizer, conditions, _hidden(resource), notes)
+
+
+def _hidden(resource: TopicResource) -> dict[str, Any]:
+    return dict.fromkeys(_DESCRIPTION) | {"topicName": resource.topic}
 
 
 def _create(resource: TopicResource, finalizer: bool | None) -> TopicPlan:

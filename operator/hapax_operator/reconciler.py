@@ -23,6 +23,7 @@ from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.apply import TIMEOUT_MS, PolicyWriter, apply_fence, apply_lease, apply_to_topic
 from hapax_operator.conditions import Condition, Note, camel
 from hapax_operator.metrics import FAILED, RECONCILES
+from hapax_operator.namespace_policy import UNRESTRICTED, NamespacePolicy
 from hapax_operator.observe import lease_seen, producers_seen, topic_seen
 from hapax_operator.plan_lease import Take, owner_before, plan_lease
 from hapax_operator.plan_policy import must_store, policy_of, standing, touched
@@ -82,7 +83,7 @@ class Reconciler:
 
     def __init__(
         self, view: ClusterView, administration: Administration, api: KubeApi, clock: Clock, random: Randomness,
-        metrics: telemetry.Metrics, policies: PolicyWriter,
+        metrics: telemetry.Metrics, policies: PolicyWriter, policy: NamespacePolicy = UNRESTRICTED,
     ) -> None:
         self.resources = ResourceIndex()
         self._view = view
@@ -92,6 +93,7 @@ class Reconciler:
         self._clock = clock
         self._random = random
         self._policies = policies
+        self._policy = policy
         self._statuses = StatusWriter(api, clock, self._written)
         self._queue: WorkQueue[Key] = WorkQueue()
         self._spark = SparkRuns(api, clock, random, ReconcilerCalls(
@@ -127,7 +129,7 @@ class Reconciler:
     def seen(self, plural: str, body: Mapping[str, Any]) -> None:
         """Takes a resource's state from a watch or a list."""
         try:
-            resource = read(plural, body)
+            resource = read(plural, body, self._policy)
         except BadResource as error:
             log.warning("a resource cannot be read", body=str(body.get("metadata", {}).get("name")), error=error)
             return
@@ -298,7 +300,7 @@ class Reconciler:
         if body is None or body["metadata"]["uid"] != uid:
             self.gone(ref, uid)
         if body is not None:
-            self._known_as(read(ref.plural, body))
+            self._known_as(read(ref.plural, body, self._policy))
             self._queue.add_after(_key(resource), _MISSED_S)
 
     async def _confirm(self, claimants: list[TopicResource]) -> None:
@@ -310,7 +312,7 @@ class Reconciler:
         body = await self._api.get(ref)
         known = self.resources.get(ref)
         if body is not None:
-            self._answered(read(ref.plural, body))
+            self._answered(read(ref.plural, body, self._policy))
         elif known is not None:
             self.gone(ref, known.meta.uid)
 
@@ -327,7 +329,7 @@ class Reconciler:
 
     def _written(self, ref: Ref, body: Mapping[str, Any]) -> None:
         if ref in self.resources:
-            self._answered(read(ref.plural, body))
+            self._answered(read(ref.plural, body, self._policy))
 
     def _answered(self, resource: Resource) -> None:
         """Takes the API server's answer, unless the watch has already reported a later change, which it does only
@@ -396,7 +398,8 @@ class Reconciler:
         if not isinstance(resource, ProducerResource):
             return
         identities = await self._connected(Identities)
-        seen = [] if stands.conflict is not None else await producers_seen(identities, resource)
+        hidden = stands.conflict is not None or resource.outside
+        seen = [] if hidden else await producers_seen(identities, resource)
         planned = plan_producer(resource, seen, self._clock.now_ms(), stands)
         if (planned.fences or planned.ensure) and not await self._is_current(resource):
             return
@@ -492,7 +495,7 @@ class Reconciler:
         if older is not None:  # it may be gone without an event, if the watch was interrupted
             await self._refresh(older.meta.ref)
             older = owner_before(resource, self.resources.lessees(lease.name))
-        seen = None if older is not None else await lease_seen(leases, lease.name)
+        seen = None if older is not None or resource.outside else await lease_seen(leases, lease.name)
         planned = plan_lease(resource, seen, self._clock.now_ms(), older)
         if planned.action is not None and not await self._is_current(resource):
             return

@@ -7,9 +7,11 @@ possible, the body is refused (`BadResource`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
+from hapax.core.access.resources import ResourceType
+from hapax_operator.namespace_policy import UNRESTRICTED, NamespacePolicy
 from hapax_operator.spark_resource import SparkSpec, read_spark
 
 GROUP: Final = "hapax.dev"
@@ -87,6 +89,8 @@ class TopicResource:
     config: Mapping[str, str] = field(default_factory=dict)
     managed: bool = True
     deletion_policy: str = RETAIN
+    outside: str = ""
+    """Why the policy of namespaces forbids it; a sentence. Empty: it does not."""
     status: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -120,6 +124,8 @@ class ProducerResource:
     managed: bool = True
     spark: SparkSpec | None = None
     """The job that writes under the ids."""
+    outside: str = ""
+    """As of a Topic."""
     status: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -141,9 +147,39 @@ class PoolResource:
 Resource = TopicResource | ProducerResource | PoolResource
 
 
-def read(plural: str, body: Mapping[str, Any]) -> TopicResource | ProducerResource:
+def read(
+    plural: str, body: Mapping[str, Any], policy: NamespacePolicy = UNRESTRICTED
+) -> TopicResource | ProducerResource:
     """Raises BadResource."""
-    return read_topic(body) if plural == TOPICS else read_producer(body)
+    if plural == TOPICS:
+        topic = read_topic(body)
+        return replace(topic, outside=_outside_of_topic(topic, policy))
+    producer = read_producer(body)
+    return replace(producer, outside=_outside_of_producer(producer, policy))
+
+
+def _outside_of_topic(topic: TopicResource, policy: NamespacePolicy) -> str:
+    namespace = topic.meta.ref.namespace
+    if policy.owns(namespace, ResourceType.TOPIC, topic.topic):
+        return ""
+    return f"namespace {namespace} may not own the topic {topic.topic}"
+
+
+def _outside_of_producer(producer: ProducerResource, policy: NamespacePolicy) -> str:
+    namespace, kind = producer.meta.ref.namespace, ResourceType.TRANSACTIONAL_ID
+    if producer.lease is not None:
+        if not policy.owns(namespace, kind, producer.lease.name):
+            return f"namespace {namespace} may not own the lease {producer.lease.name}"
+        for partition in producer.lease.partitions:  # taking the lease writes to them
+            topic = partition.rpartition("-")[0]
+            if not policy.owns(namespace, ResourceType.TOPIC, topic):
+                return f"namespace {namespace} may not own the topic {topic}, of which the lease has a partition"
+        return ""
+    name = producer.transactional_id or producer.prefix
+    if policy.owns(namespace, kind, name, prefix=bool(producer.prefix)):
+        return ""
+    what = "transactional ids that begin with" if producer.prefix else "the transactional id"
+    return f"namespace {namespace} may not own {what} {name}"
 
 
 def read_topic(body: Mapping[str, Any]) -> TopicResource:

@@ -18,6 +18,7 @@ from hapax.runtime import supervision, telemetry
 from hapax.runtime.administration import Administration
 from hapax.runtime.ports import Ports, Task
 from hapax.runtime.settings import Settings
+from hapax_operator.access_file import AccessFile
 from hapax_operator.api import KubeApi, login
 from hapax_operator.apply import PolicyWriter
 from hapax_operator.brokers import BrokerReconciler
@@ -30,6 +31,7 @@ from hapax_operator.watching import Watching
 log = telemetry.logger("operator")
 
 _LOGIN_AGAIN_S: Final = 5.0
+_ONE_TENANT: Final = AccessFile()
 
 
 class OperatorService:
@@ -37,12 +39,13 @@ class OperatorService:
 
     def __init__(
         self, controller: ControllerService, ports: Ports, namespaces: Sequence[str], metrics: telemetry.Metrics,
-        on_lost: Callable[[str], None], brokers: str,
+        on_lost: Callable[[str], None], brokers: str, access: AccessFile,
     ) -> None:
         self._controller = controller
         self._ports = ports
         self._namespaces = namespaces
         self._brokers = brokers
+        self._access = access
         self._metrics = metrics
         self._on_lost = on_lost
         self._leading = metrics.gauge(LEADING)
@@ -82,7 +85,7 @@ class OperatorService:
         administration = Administration(view, self._ports.network)
         self._reconciler = reconciler = Reconciler(
             view, administration, api, self._ports.clock, self._ports.random, self._metrics,
-            PolicyWriter(self._ports.metadata, view, (registration.fence(), leads)))
+            PolicyWriter(self._ports.metadata, view, (registration.fence(), leads)), self._access.policy)
         reconciler.start()
         if self._brokers:
             namespace, _, name = self._brokers.partition("/")
@@ -126,12 +129,13 @@ def _tell(reconciler: Reconciler, plural: str, kind: str | None, body: Mapping[s
 async def start(
     ports: Ports, settings: Settings, *, on_lost: Callable[[str], None], http_address: str = "",
     metrics: telemetry.Metrics | None = None, namespaces: Sequence[str] = (), brokers: str = "",
+    access: AccessFile = _ONE_TENANT,
 ) -> OperatorService:
     """Returns when the controller is a candidate. `brokers`: namespace/name of the StatefulSet whose `replicas` it
     sets. Raises the errors of `hapax.controller.service.start`."""
     metrics = metrics or telemetry.Metrics()
     controller = await start_controller(
         ports, settings, on_lost=on_lost, http_address=http_address, metrics=metrics)
-    service = OperatorService(controller, ports, namespaces, metrics, on_lost, brokers)
+    service = OperatorService(controller, ports, namespaces, metrics, on_lost, brokers, access)
     service.start()
     return service

@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 import yaml
 
+from hapax.core.access.principals import Principal
+from hapax.core.access.resources import ResourceType
 from hapax.runtime.settings import load
 from hapax_kube.api import KubeApi
 from hapax_kube.binaries import ROOT
 from hapax_kube.kubelet import Kubelet
 from hapax_kube.operator import Namespace, OperatorProcess
+from hapax_operator.access_file import read_file
+from hapax_operator.namespace_policy import NamespacePolicy
 from integration.waiting import wait_until
 
 CHART = ROOT / "charts" / "hapax"
@@ -105,6 +109,33 @@ def test_only_the_operator_has_a_token_and_its_rights_are_few(render: Render) ->
     assert jobs["metadata"]["namespace"] == "jobs"
     assert jobs["rules"] == [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch", "create", "patch", "delete"]}]
+
+
+def policy(objects: list[dict[str, Any]]) -> NamespacePolicy:
+    """As the operator reads it from the file that the chart gives it."""
+    file = json.loads(of(objects, "ConfigMap", "demo-hapax-operator-access")["data"]["access.json"])
+    return read_file(file).policy
+
+
+def test_a_namespace_owns_what_begins_with_its_name_and_the_release_s_own_everything(render: Render) -> None:
+    made = policy(render())
+    assert made.owns("shop", ResourceType.TOPIC, "shop.orders") and made.owns_user("shop", "shop.app")
+    for foreign in ("orders", "pay.orders", "shop-eu.orders"):
+        assert not made.owns("shop", ResourceType.TOPIC, foreign) and not made.owns_user("shop", foreign)
+        assert made.owns("prod", ResourceType.TOPIC, foreign) and made.owns_user("prod", foreign)
+    changed = policy(render('namespacePolicy.rules=[{"names":["pay"],"topics":["orders"]}]'))
+    assert changed.owns("pay", ResourceType.TOPIC, "orders")
+    assert not changed.owns("shop", ResourceType.TOPIC, "shop.orders")
+    opened = policy(render("namespacePolicy.enabled=false", 'namespacePolicy.reservedPrincipals=["User:root"]'))
+    assert opened.owns("shop", ResourceType.TOPIC, "orders") and opened.is_reserved(Principal("User:root"))
+
+
+def test_another_policy_starts_other_operators(render: Render) -> None:
+    def annotations(*values: str) -> Any:
+        return of(render(*values), "Deployment", "demo-hapax-operator")["spec"]["template"]["metadata"]["annotations"]
+
+    assert annotations() != annotations("namespacePolicy.enabled=false")
+    assert annotations('operator.podAnnotations={"a":"b"}') == annotations() | {"a": "b"}
 
 
 @pytest.mark.parametrize(("role", "first", "module"), [

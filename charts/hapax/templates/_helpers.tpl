@@ -154,7 +154,12 @@ spec:
   template:
     metadata:
       labels: {{ $labels | toJson }}
+      {{- if eq .role "operator" }}
+      # The operator reads its file once.
+      annotations: {{ merge (dict "hapax.dev/access" (include "hapax.access" $root | sha256sum)) .values.podAnnotations | toJson }}
+      {{- else }}
       annotations: {{ .values.podAnnotations | toJson }}
+      {{- end }}
     spec:
       {{- if eq .role "operator" }}
       serviceAccountName: {{ $name }}
@@ -181,6 +186,8 @@ spec:
           args:
             - --brokers
             - {{ $root.Release.Namespace }}/{{ include "hapax.fullname" $root }}-broker
+            - --access
+            - /etc/hapax-access/access.json
             {{- range .values.watchNamespaces }}
             - --namespace
             - {{ . | quote }}
@@ -256,8 +263,14 @@ spec:
           volumeMounts:
             - {name: data, mountPath: /data}
             - {name: tmp, mountPath: /tmp}
+            {{- if eq .role "operator" }}
+            - {name: access, mountPath: /etc/hapax-access, readOnly: true}
+            {{- end }}
       volumes:
         - {name: tmp, emptyDir: {}}
+        {{- if eq .role "operator" }}
+        - {name: access, configMap: {name: {{ $name }}-access}}
+        {{- end }}
         {{- if not .claims }}
         - {name: data, emptyDir: {}}
         {{- end }}
