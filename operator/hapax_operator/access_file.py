@@ -8,7 +8,8 @@ writes it from the values `namespacePolicy` and `users`.
      "clients": {
        "bootstrapServers": "hapax.example:9093", "securityProtocol": "SASL_SSL",
        "mechanisms": ["SCRAM-SHA-512", "SCRAM-SHA-256", "OAUTHBEARER"],
-       "tlsBootstrapServers": "hapax.example:9094", "caFile": "/etc/hapax/ca.crt"}}
+       "tlsBootstrapServers": "hapax.example:9094", "caFile": "/etc/hapax/ca.crt",
+       "authorityFolder": "/etc/hapax/clients-ca"}}
 
 `clients` is for the profiles in Users' Secrets. Without the file, every namespace may own everything.
 """
@@ -40,6 +41,8 @@ class Listeners:
     """Of the listener that takes certificates."""
     ca_file: str = ""
     """PEM of the authority that signed the listeners' certificates. Empty: one that clients trust anyway."""
+    authority_folder: str = ""
+    """With `ca.crt` and `ca.key` of the authority that signs clients' certificates. Empty: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ def read_file(document: Any) -> AccessFile:
 
 
 def _listeners(clients: Any) -> Listeners:
-    names = ("bootstrapServers", "securityProtocol", "tlsBootstrapServers", "caFile")
+    names = ("bootstrapServers", "securityProtocol", "tlsBootstrapServers", "caFile", "authorityFolder")
     if not isinstance(clients, Mapping):
         raise BadPolicy("clients must be an object")
     for name, value in clients.items():
@@ -87,4 +90,4 @@ def _listeners(clients: Any) -> Listeners:
         raise BadPolicy(f"clients.mechanisms are some of {', '.join(_MECHANISMS)}")
     return Listeners(
         clients.get("bootstrapServers", ""), protocol, tuple(mechanisms), clients.get("tlsBootstrapServers", ""),
-        clients.get("caFile", ""))
+        clients.get("caFile", ""), clients.get("authorityFolder", ""))

@@ -19,9 +19,10 @@ VERSION: Final = "v1alpha1"
 TOPICS: Final = "topics"
 PRODUCERS: Final = "transactionalproducers"
 POOLS: Final = "brokerpools"
-WATCHED: Final = (TOPICS, PRODUCERS)
+USERS: Final = "users"
+WATCHED: Final = (TOPICS, PRODUCERS, USERS)
 """The kinds that users create in any namespace. The single BrokerPool is watched separately."""
-KINDS: Final = {TOPICS: "Topic", PRODUCERS: "TransactionalProducer", POOLS: "BrokerPool"}
+KINDS: Final = {TOPICS: "Topic", PRODUCERS: "TransactionalProducer", USERS: "User", POOLS: "BrokerPool"}
 
 FINALIZER: Final = "hapax.dev/delete-topic"
 SPARK_FINALIZER: Final = "hapax.dev/end-spark"
@@ -184,28 +185,28 @@ def _outside_of_producer(producer: ProducerResource, policy: NamespacePolicy) ->
 
 def read_topic(body: Mapping[str, Any]) -> TopicResource:
     """Raises BadResource."""
-    meta, spec = _meta(TOPICS, body), _spec(body)
+    meta, spec = read_meta(TOPICS, body), spec_of(body)
     config = spec.get("config") or {}
     if not isinstance(config, Mapping) or not all(isinstance(value, str) for value in config.values()):
         raise BadResource("the values of spec.config must be strings")
     return TopicResource(
-        meta=meta, topic=_text(spec, "topicName") or meta.ref.name, partitions=_number(spec, "partitions", 1),
+        meta=meta, topic=text_of(spec, "topicName") or meta.ref.name, partitions=_number(spec, "partitions", 1),
         replication_factor=_number(spec, "replicationFactor", -1), config=dict(config),
-        managed=spec.get("managed") is not False, deletion_policy=_text(spec, "deletionPolicy") or RETAIN,
+        managed=spec.get("managed") is not False, deletion_policy=text_of(spec, "deletionPolicy") or RETAIN,
         status=body.get("status") or {},
     )
 
 
 def read_producer(body: Mapping[str, Any]) -> ProducerResource:
     """Raises BadResource."""
-    meta, spec = _meta(PRODUCERS, body), _spec(body)
-    name, prefix = _text(spec, "transactionalId"), _text(spec, "transactionalIdPrefix")
+    meta, spec = read_meta(PRODUCERS, body), spec_of(body)
+    name, prefix = text_of(spec, "transactionalId"), text_of(spec, "transactionalIdPrefix")
     lease = _lease(spec)
     if bool(name) + bool(prefix) + (lease is not None) != 1:
         raise BadResource("spec must have either transactionalId or transactionalIdPrefix or lease")
     return ProducerResource(
         meta=meta, transactional_id=name, prefix=prefix, lease=lease,
-        hanging_after_s=_number(spec, "hangingAfterSeconds", 300), on_hanging=_text(spec, "onHanging") or ALERT,
+        hanging_after_s=_number(spec, "hangingAfterSeconds", 300), on_hanging=text_of(spec, "onHanging") or ALERT,
         fence=_number(spec, "fence", 0),
         allowed_topics=_texts(spec, "allowedTopics"), max_timeout_s=_number(spec, "maxTransactionTimeoutSeconds", 0),
         managed=spec.get("managed") is not False, spark=_spark(spec), status=body.get("status") or {},
@@ -214,12 +215,12 @@ def read_producer(body: Mapping[str, Any]) -> ProducerResource:
 
 def read_pool(body: Mapping[str, Any]) -> PoolResource:
     """Raises BadResource."""
-    meta, spec = _meta(POOLS, body), _spec(body)
+    meta, spec = read_meta(POOLS, body), spec_of(body)
     replicas, asked = _number(spec, "replicas", 0), _number(spec, "replaceVolumeOf", -1)
     if replicas < 1:
         raise BadResource("spec.replicas must be at least 1")
     return PoolResource(
-        meta=meta, replicas=replicas, rebalance=_text(spec, "rebalance") or ON_SCALE_UP,
+        meta=meta, replicas=replicas, rebalance=text_of(spec, "rebalance") or ON_SCALE_UP,
         chart_replicas=replicas_in(body), replace_volume_of=None if asked < 0 else asked,
         status=body.get("status") or {})
 
@@ -236,7 +237,7 @@ def _lease(spec: Mapping[str, Any]) -> LeaseSpec | None:
         return None
     if not isinstance(lease, Mapping):
         raise BadResource("spec.lease must be an object")
-    name, partitions = _text(lease, "name"), _texts(lease, "partitions")
+    name, partitions = text_of(lease, "name"), _texts(lease, "partitions")
     if not name or not partitions:
         raise BadResource("spec.lease must have a name and partitions")
     return LeaseSpec(name, partitions, _number(lease, "expireSeconds", 3600))
@@ -249,7 +250,7 @@ def _spark(spec: Mapping[str, Any]) -> SparkSpec | None:
         raise BadResource(f"spec.spark cannot be read: {error!r}") from None
 
 
-def _meta(plural: str, body: Mapping[str, Any]) -> Meta:
+def read_meta(plural: str, body: Mapping[str, Any]) -> Meta:
     metadata = body.get("metadata") or {}
     try:
         return Meta(
@@ -263,14 +264,14 @@ def _meta(plural: str, body: Mapping[str, Any]) -> Meta:
         raise BadResource(f"metadata.{error.args[0]} is missing") from None
 
 
-def _spec(body: Mapping[str, Any]) -> Mapping[str, Any]:
+def spec_of(body: Mapping[str, Any]) -> Mapping[str, Any]:
     spec = body.get("spec")
     if not isinstance(spec, Mapping):
         raise BadResource("spec is missing")
     return spec
 
 
-def _text(spec: Mapping[str, Any], name: str) -> str:
+def text_of(spec: Mapping[str, Any], name: str) -> str:
     value = spec.get(name)
     if value is None:
         return ""

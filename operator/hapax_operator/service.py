@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import kopf
 
 from hapax.controller.service import ControllerService
 from hapax.controller.service import start as start_controller
+from hapax.core.access.principal_rules import PrincipalRules
 from hapax.runtime import supervision, telemetry
+from hapax.runtime.access import principals_of
 from hapax.runtime.administration import Administration
 from hapax.runtime.ports import Ports, Task
 from hapax.runtime.settings import Settings
@@ -25,7 +28,8 @@ from hapax_operator.brokers import BrokerReconciler
 from hapax_operator.leadership import lead
 from hapax_operator.metrics import LEADING
 from hapax_operator.reconciler import Reconciler
-from hapax_operator.resources import Ref
+from hapax_operator.resources import USERS, Ref
+from hapax_operator.users import ClusterAccess, UserReconciler
 from hapax_operator.watching import Watching
 
 log = telemetry.logger("operator")
@@ -39,7 +43,7 @@ class OperatorService:
 
     def __init__(
         self, controller: ControllerService, ports: Ports, namespaces: Sequence[str], metrics: telemetry.Metrics,
-        on_lost: Callable[[str], None], brokers: str, access: AccessFile,
+        on_lost: Callable[[str], None], brokers: str, access: ClusterAccess,
     ) -> None:
         self._controller = controller
         self._ports = ports
@@ -51,6 +55,7 @@ class OperatorService:
         self._leading = metrics.gauge(LEADING)
         self._api: KubeApi | None = None
         self._reconciler: Reconciler | None = None
+        self._users: UserReconciler | None = None
         self._pool: BrokerReconciler | None = None
         self._watching: Watching | None = None
         self._reign: Task | None = None
@@ -71,6 +76,8 @@ class OperatorService:
             await asyncio.to_thread(self._watching.close)
         if self._reconciler is not None:
             await self._reconciler.close()
+        if self._users is not None:
+            await self._users.close()
         if self._pool is not None:
             await self._pool.close()
         if self._api is not None:
@@ -85,8 +92,11 @@ class OperatorService:
         administration = Administration(view, self._ports.network)
         self._reconciler = reconciler = Reconciler(
             view, administration, api, self._ports.clock, self._ports.random, self._metrics,
-            PolicyWriter(self._ports.metadata, view, (registration.fence(), leads)), self._access.policy)
+            PolicyWriter(self._ports.metadata, view, (registration.fence(), leads)), self._access.file.policy)
         reconciler.start()
+        self._users = users = UserReconciler(
+            view, administration, api, self._ports.clock, self._ports.random, self._metrics, self._access)
+        users.start()
         if self._brokers:
             namespace, _, name = self._brokers.partition("/")
             self._pool = BrokerReconciler(
@@ -97,7 +107,7 @@ class OperatorService:
 
         def seen(plural: str, kind: str | None, body: Mapping[str, Any]) -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(_tell, reconciler, plural, kind, body)
+                loop.call_soon_threadsafe(_tell, reconciler, users, plural, kind, body)
 
         self._watching = Watching(self._namespaces, seen)
         self._watching.start()
@@ -118,10 +128,15 @@ class OperatorService:
         self._on_lost(f"the operator's task failed: {error!r}")
 
 
-def _tell(reconciler: Reconciler, plural: str, kind: str | None, body: Mapping[str, Any]) -> None:
+def _tell(
+    reconciler: Reconciler, users: UserReconciler, plural: str, kind: str | None, body: Mapping[str, Any]
+) -> None:
     if kind == "DELETED":
         metadata = body["metadata"]
-        reconciler.gone(Ref(plural, metadata["namespace"], metadata["name"]), metadata["uid"])
+        of = users if plural == USERS else reconciler
+        of.gone(Ref(plural, metadata["namespace"], metadata["name"]), metadata["uid"])
+    elif plural == USERS:
+        users.seen(body)
     else:
         reconciler.seen(plural, body)
 
@@ -136,6 +151,9 @@ async def start(
     metrics = metrics or telemetry.Metrics()
     controller = await start_controller(
         ports, settings, on_lost=on_lost, http_address=http_address, metrics=metrics)
-    service = OperatorService(controller, ports, namespaces, metrics, on_lost, brokers, access)
+    reserved = principals_of(settings.super_users) | principals_of(settings.node_principals)
+    service = OperatorService(controller, ports, namespaces, metrics, on_lost, brokers, ClusterAccess(
+        replace(access, policy=access.policy.reserving(reserved)), bool(settings.authorizer_class_name),
+        PrincipalRules(settings.ssl_principal_mapping_rules)))
     service.start()
     return service

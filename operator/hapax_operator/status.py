@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from hapax.runtime.ports import Clock
 from hapax_operator.api import KubeApi
 from hapax_operator.conditions import Condition, merged, timestamp
-from hapax_operator.resources import Ref, Resource
+from hapax_operator.resources import Meta, Ref
 
 _CALM_S: Final = 10.0
 _PROMPT: Final = frozenset({"observedGeneration", "topicId", "partitions"})
 """Fields whose changes are urgent, because users wait for them."""
+
+
+class Described(Protocol):
+    """Any resource with a status."""
+
+    @property
+    def meta(self) -> Meta: ...
+
+    @property
+    def status(self) -> Mapping[str, Any]: ...
 
 
 class StatusWriter:
@@ -32,7 +42,7 @@ class StatusWriter:
         return timestamp(self._moment())
 
     async def write(
-        self, resource: Resource, fields: Mapping[str, Any], conditions: Sequence[Condition], *, urgent: bool = False
+        self, resource: Described, fields: Mapping[str, Any], conditions: Sequence[Condition], *, urgent: bool = False
     ) -> float | None:
         """0: the status is as given. Above 0: the write is not due yet, call again after this many seconds. None: the
         write was rejected, because the resource is gone or has changed. A change of a condition, or an answer to a new

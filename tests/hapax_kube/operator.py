@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,19 @@ class Namespace:
 
     def producer(self, name: str, **spec: Any) -> Any:
         return self._create("transactionalproducers", "TransactionalProducer", name, spec, None)
+
+    def user(self, name: str, login: str = "Scram", *, authentication: Any = None, **spec: Any) -> Any:
+        """`authentication`: its further fields."""
+        return self._create(
+            "users", "User", name, {"authentication": {"type": login, **(authentication or {})}, **spec}, None)
+
+    def secret(self, name: str) -> dict[str, str]:
+        """Its contents; empty if there is no such Secret."""
+        path = f"/api/v1/namespaces/{self.name}/secrets/{name}"
+        if not self.api.exists(path):
+            return {}
+        data = self.api.get(path).get("data") or {}
+        return {key: base64.b64decode(value).decode() for key, value in data.items()}
 
     def _create(self, plural: str, kind: str, name: str, spec: Any, annotations: dict[str, str] | None) -> Any:
         metadata = {"name": name, "annotations": annotations or {}}
@@ -80,9 +95,10 @@ class Namespace:
 
 class OperatorProcess:
     def __init__(
-        self, cluster: LocalCluster, kubeconfig: Path, namespace: str, node_id: int, folder: Path, brokers: str = ""
+        self, cluster: LocalCluster, kubeconfig: Path, namespace: str, node_id: int, folder: Path, brokers: str = "",
+        more: Sequence[str] = (),
     ) -> None:
-        """`brokers`: the StatefulSet whose number of replicas the operator sets."""
+        """`brokers`: the StatefulSet whose number of replicas the operator sets. `more`: of the command line."""
         self.folder = folder
         state = cluster.status()
         etcd = state.process("etcd")
@@ -91,6 +107,7 @@ class OperatorProcess:
             "--set", f"node.id={node_id}", "--set", f"etcd.endpoints=127.0.0.1:{etcd.port}",
             "--set", f"cluster.id={state.cluster_id}", "--set", f"log.dir={folder / 'data'}",
             "--set", "http.listen=127.0.0.1:0", *(["--brokers", f"{namespace}/{brokers}"] if brokers else []),
+            *more,
         ]  # fmt: skip
         self.environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
         self.process: subprocess.Popen[bytes] | None = None

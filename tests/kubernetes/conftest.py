@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +95,17 @@ StartOperator = Callable[..., OperatorProcess]
 
 @pytest.fixture
 def start_operator(hapax: LocalCluster, kube_api: KubeApi, tmp_path: Path) -> Iterator[StartOperator]:
-    """`start_operator(namespace)`, as admin or by the kubeconfig, and for the StatefulSet `brokers`; it is killed at
-    the end. Each has a node id of its own, as pods have."""
+    """`start_operator(namespace)`, as admin or by the kubeconfig, and for the StatefulSet `brokers`, with `more`
+    arguments; it is killed at the end. Each has a node id of its own, as pods have."""
     started: list[OperatorProcess] = []
 
-    def start(namespace: Namespace, kubeconfig: Path | None = None, brokers: str = "") -> OperatorProcess:
+    def start(
+        namespace: Namespace, kubeconfig: Path | None = None, brokers: str = "", more: Sequence[str] = ()
+    ) -> OperatorProcess:
         node_id = next(_node_ids)
         operator = OperatorProcess(
-            hapax, kubeconfig or kube_api.kubeconfig, namespace.name, node_id, tmp_path / f"{node_id}", brokers)
+            hapax, kubeconfig or kube_api.kubeconfig, namespace.name, node_id, tmp_path / f"{node_id}", brokers,
+            more)
         started.append(operator)
         operator.start()
         return operator

@@ -85,10 +85,11 @@ def access_of(settings: Settings, view: ClusterView, audit: Audit = SILENT) -> A
     if not settings.authorizer_class_name:
         return None
     policy = Policy(
-        _principals(settings.super_users), settings.allow_everyone_if_no_acl_found, frozenset(INTERNAL_TOPICS))
+        principals_of(settings.super_users), settings.allow_everyone_if_no_acl_found, frozenset(INTERNAL_TOPICS))
     secured = settings.security_inter_broker_protocol == SSL
-    return Access(view, policy, _principals("" if secured else settings.node_principals), secured, audit)
+    return Access(view, policy, principals_of("" if secured else settings.node_principals), secured, audit)
 
 
-def _principals(text: str) -> frozenset[Principal]:
+def principals_of(text: str) -> frozenset[Principal]:
+    """Of a setting: separated by semicolons."""
     return frozenset(parsed(each.strip()) for each in text.split(";") if each.strip())
