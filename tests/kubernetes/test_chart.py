@@ -18,7 +18,7 @@ from hapax_kube.api import KubeApi
 from hapax_kube.binaries import ROOT
 from hapax_kube.kubelet import Kubelet
 from hapax_kube.operator import Namespace, OperatorProcess
-from hapax_operator.access_file import read_file
+from hapax_operator.access_file import Listeners, read_file
 from hapax_operator.namespace_policy import NamespacePolicy
 from integration.waiting import wait_until
 
@@ -104,6 +104,12 @@ def test_only_the_operator_has_a_token_and_its_rights_are_few(render: Render) ->
     cluster_wide = of(narrow, "ClusterRole", "prod-demo-hapax-operator")["rules"]
     assert [rule["resources"] for rule in cluster_wide] == [["customresourcedefinitions"]]
     assert of(narrow, "Role", "prod-demo-hapax-operator")["metadata"]["namespace"] == "team-a"
+    secrets = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create", "patch", "delete"]}
+    assert of(objects, "Role", "prod-demo-hapax-operator-users")["rules"] == [secrets], "none are listed or watched"
+    assert of(objects, "Role", "prod-demo-hapax-operator-users")["metadata"]["namespace"] == "prod"
+    elsewhere = [each for each in render('users.namespaces=["a","b"]') if each["metadata"]["name"].endswith("-users")]
+    assert {(each["kind"], each["metadata"]["namespace"]) for each in elsewhere} == {
+        ("Role", "a"), ("Role", "b"), ("RoleBinding", "a"), ("RoleBinding", "b")}
     assert not any("spark" in each["metadata"]["name"] for each in objects), "drivers' pods are wished for first"
     jobs = of(render("spark.enabled=true", 'spark.namespaces=["jobs"]'), "Role", "prod-demo-hapax-operator-spark")
     assert jobs["metadata"]["namespace"] == "jobs"
@@ -128,6 +134,22 @@ def test_a_namespace_owns_what_begins_with_its_name_and_the_release_s_own_everyt
     assert not changed.owns("shop", ResourceType.TOPIC, "shop.orders")
     opened = policy(render("namespacePolicy.enabled=false", 'namespacePolicy.reservedPrincipals=["User:root"]'))
     assert opened.owns("shop", ResourceType.TOPIC, "orders") and opened.is_reserved(Principal("User:root"))
+
+
+def test_the_operator_is_told_where_clients_log_in(render: Render) -> None:
+    objects = render('users.bootstrapServers="log.example:9093"', 'users.mechanisms=["SCRAM-SHA-256"]',
+                     'users.caSecret="ca"', 'users.authoritySecret="clients"')
+    file = json.loads(of(objects, "ConfigMap", "demo-hapax-operator-access")["data"]["access.json"])
+    assert read_file(file).listeners == Listeners(
+        "log.example:9093", "SASL_SSL", ("SCRAM-SHA-256",), "", "/etc/hapax-ca/ca.crt", "/etc/hapax-clients-ca")
+    pod = of(objects, "Deployment", "demo-hapax-operator")["spec"]["template"]["spec"]
+    mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    assert mounts.keys() == volumes.keys()
+    assert (mounts["ca"], mounts["clients-ca"]) == ("/etc/hapax-ca", "/etc/hapax-clients-ca")
+    assert volumes["clients-ca"]["secret"]["secretName"] == "clients"
+    none = json.loads(of(render(), "ConfigMap", "demo-hapax-operator-access")["data"]["access.json"])
+    assert read_file(none).listeners == Listeners()
 
 
 def test_another_policy_starts_other_operators(render: Render) -> None:
@@ -390,7 +412,13 @@ def test_the_operator_works_with_the_chart_s_rights_alone(
         if each["kind"] in kinds))
     done = kube_api.kubectl("apply", "-f", str(rights))
     assert done.returncode == 0, done.stderr
-    start_operator(namespace, kubeconfig=kube_api.kubeconfig_of(namespace.name, "demo-hapax-operator"))
+    access = tmp_path / "access.json"
+    access.write_text(json.dumps({
+        "namespaces": [{"names": ["*"], "topics": ["*"], "transactionalIds": ["*"], "users": ["*"]}],
+        "clients": {"bootstrapServers": "none:1"}}))
+    start_operator(
+        namespace, kubeconfig=kube_api.kubeconfig_of(namespace.name, "demo-hapax-operator"),
+        more=["--access", str(access)])
     namespace.topic("least", topicName=f"least-{namespace.name}", deletionPolicy="Delete")
     wait_until(lambda: namespace.ready("least"), "ready topic", 60)
     assert "TopicCreated" in namespace.events()
@@ -409,6 +437,11 @@ def test_the_operator_works_with_the_chart_s_rights_alone(
     namespace.delete(PRODUCERS, "job")
     wait_until(lambda: kubelet.tick() is None and not namespace.exists(PRODUCERS, "job"), "end of the job", 60)
     kubelet.close()
+    namespace.user("app", acls=[{"type": "Topic", "name": "t", "operations": ["Read"]}])
+    wait_until(lambda: namespace.condition("users", "app", "CredentialInForce")[1] == "InSecret", "a Secret", 60)
+    assert namespace.secret("app")["username"] == f"{namespace.name}.app"
+    namespace.delete("users", "app")
+    wait_until(lambda: not namespace.exists("users", "app") and not namespace.secret("app"), "end of the user", 60)
     namespace.delete("topics", "least")
     wait_until(lambda: not namespace.exists("topics", "least"), "end of the resource", 30)
     kube_api.kubectl("delete", "-f", str(rights))

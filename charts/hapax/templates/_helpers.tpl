@@ -265,11 +265,23 @@ spec:
             - {name: tmp, mountPath: /tmp}
             {{- if eq .role "operator" }}
             - {name: access, mountPath: /etc/hapax-access, readOnly: true}
+            {{- if $root.Values.users.caSecret }}
+            - {name: ca, mountPath: /etc/hapax-ca, readOnly: true}
+            {{- end }}
+            {{- if $root.Values.users.authoritySecret }}
+            - {name: clients-ca, mountPath: /etc/hapax-clients-ca, readOnly: true}
+            {{- end }}
             {{- end }}
       volumes:
         - {name: tmp, emptyDir: {}}
         {{- if eq .role "operator" }}
         - {name: access, configMap: {name: {{ $name }}-access}}
+        {{- with $root.Values.users.caSecret }}
+        - {name: ca, secret: {secretName: {{ . }}, items: [{key: ca.crt, path: ca.crt}], optional: true}}
+        {{- end }}
+        {{- with $root.Values.users.authoritySecret }}
+        - {name: clients-ca, secret: {secretName: {{ . }}, items: [{key: ca.crt, path: ca.crt}, {key: ca.key, path: ca.key}], optional: true}}
+        {{- end }}
         {{- end }}
         {{- if not .claims }}
         - {name: data, emptyDir: {}}
