@@ -1,7 +1,7 @@
 """Which names the resources of a namespace may own, and what its Users may be permitted. Pure.
 
-The policy belongs to the cluster: whoever runs the operator writes it, and no resource changes it. A namespace may own
-what any rule that names it says. To own a topic is to describe it by a Topic and to permit its own Users everything on
+The policy belongs to the cluster: it is given to the operator, and no resource changes it. A namespace may own what any
+rule that names it says. To own a topic is to describe it by a Topic and to permit its own Users everything on
 it; the same for groups, transactional ids (and leases), and the names of Users. A grant lets a namespace permit its
 Users some operations on what it does not own.
 

@@ -31,7 +31,7 @@ from hapax_mutants.mutant import Mutant
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 COPIED: Final = (
-    "services", "proto", "docs",
+    "services", "operator", "proto", "docs",
     *(f"tests/{name}" for name in (
         "scenarios", "unit", "simulation", "hapax_sim", "hapax_checker", "hapax_explore", "hapax_mutants",
     )),
@@ -96,7 +96,8 @@ class Scratch:
                 capture_output=True, text=True, timeout=_WAITS_S,
                 env={
                     **os.environ, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1",
-                    "PYTHONPATH": f"{self.folder / 'services'}{os.pathsep}{self.folder / 'tests'}",
+                    "PYTHONPATH": os.pathsep.join(
+                        str(self.folder / each) for each in ("services", "operator", "tests")),
                 },
             )  # fmt: skip
         except subprocess.TimeoutExpired:

@@ -21,6 +21,11 @@ import pytest
 from hapax.client import Producer
 from hapax.client.errors import HapaxError
 from hapax.client.identities import Identities
+from hapax.core.access.bindings import Binding
+from hapax.core.access.principal_rules import PrincipalRules
+from hapax.core.access.principals import Principal
+from hapax.core.access.resources import Operation, Pattern, Permission, ResourceType
+from hapax.core.sasl.scram_keys import ScramMechanism, keys_of, salted_password
 from hapax.local.cluster import LocalCluster
 from hapax.runtime import telemetry
 from hapax.runtime.administration import Administration
@@ -31,10 +36,12 @@ from hapax.runtime.network import TcpNetwork
 from hapax.runtime.rpc import RpcIdentity
 from hapax_kube.kubelet import Kubelet
 from hapax_kube.operator import Namespace
+from hapax_operator.access_file import AccessFile, Listeners
 from hapax_operator.api import KubeApi
 from hapax_operator.apply import PolicyWriter
 from hapax_operator.reconciler import Reconciler
-from hapax_operator.resources import PRODUCERS, TOPICS, Ref
+from hapax_operator.resources import PRODUCERS, TOPICS, USERS, Ref
+from hapax_operator.users import ClusterAccess, UserReconciler
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -101,6 +108,16 @@ class MortalPolicies(PolicyWriter):
         await self.life.effect("policy", lambda: PolicyWriter.store(self, uid, policy))
 
 
+class _Told:
+    """A reconciler of Users, told as the one of topics is."""
+
+    def __init__(self, users: UserReconciler) -> None:
+        self.resources, self.gone = users, users.gone
+
+    def seen(self, plural: str, body: Any) -> None:
+        self.resources.seen(body)
+
+
 class World:
     def __init__(self, hapax: LocalCluster, namespace: Namespace, view: ClusterView, store: EtcdStore) -> None:
         self.hapax, self.namespace, self.view, self.store = hapax, namespace, view, store
@@ -133,7 +150,26 @@ class World:
             await reconciler.close()
             await api.close()
 
-    async def _watch(self, api: KubeApi, reconciler: Reconciler, refs: list[Ref]) -> None:
+    @asynccontextmanager
+    async def user_operator(self, life: Life, refs: list[Ref]) -> AsyncIterator[None]:
+        """The same for Users."""
+        api, administration = MortalKube(self.connection), MortalAdministration(self.view, self.network)
+        api.life = administration.life = life
+        await api.start()
+        access = ClusterAccess(AccessFile(listeners=Listeners(bootstrap="none:1")), True, PrincipalRules())
+        users = UserReconciler(
+            self.view, administration, api, self.clock, random.Random(1), telemetry.Metrics(), access)
+        users.start()
+        watching = asyncio.ensure_future(self._watch(api, _Told(users), refs))
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            await users.close()
+            await api.close()
+
+    async def _watch(self, api: KubeApi, reconciler: Reconciler | _Told, refs: list[Ref]) -> None:
         versions: dict[Ref, str] = {}
         while True:
             for ref in refs:
@@ -283,6 +319,100 @@ async def run_through(world: World, kubelet: Kubelet, ends_after: int) -> list[s
     await until(gone)
     assert begun() == [f"{name}-driver-1", f"{name}-driver-2"], "each run once, and none besides"
     return life.effects
+
+
+def fits(world: World, name: str, secret: dict[str, str]) -> bool:
+    """Whether the cluster takes the password that the Secret says."""
+    mechanism = ScramMechanism[secret["sasl.mechanism"].replace("-", "_")]
+    stored = world.view.scram.stored(mechanism, name)
+    if stored is None:
+        return False
+    of = stored.credential
+    salted = salted_password(mechanism, secret["password"], of.salt, of.iterations)
+    return keys_of(mechanism, salted) == (of.stored_key, of.server_key)
+
+
+async def live_through(world: World, ends_after: int) -> list[str]:
+    """A User from its making over a rotation and a change of its rights to its end; the effects."""
+    namespace, life = world.namespace, Life(ends_after)
+    short = f"u-{uuid.uuid4().hex[:8]}"
+    ref, name = Ref(USERS, namespace.name, short), f"{namespace.name}.{short}"
+    published = False
+
+    async def look() -> dict[str, str]:
+        nonlocal published
+        secret = await asyncio.to_thread(namespace.secret, short)
+        works = bool(secret) and fits(world, name, secret)
+        assert works or not published, "a Secret with a password that the cluster does not take"
+        published |= works
+        return secret
+
+    async def until(done: Callable[[], Awaitable[bool]]) -> None:
+        nonlocal life
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                async with world.user_operator(life, [ref]):
+                    while not life.dead.is_set():
+                        if await done():
+                            return
+                        await asyncio.sleep(LOOK_EVERY_S)
+                effects = life.effects
+                life = Life()
+                life.effects += effects
+
+    def rights() -> set[tuple[str, str]]:
+        return {(each.binding.name, each.owner) for each in world.view.access.stored.values()
+                if each.binding.principal == f"User:{name}"}
+
+    def quotas() -> list[dict[str, float]]:
+        return [dict(each.record.quotas) for each in world.view.quotas.stored.values()
+                if dict(each.record.entity) == {"user": name}]
+
+    async def described() -> bool:
+        await look()
+        body = await world.api.get(ref)
+        assert body is not None
+        return condition(body, "Ready") == "True" and body["status"].get("rotated", "") == body["spec"].get(
+            "rotate", "") and "formerPasswordUntil" not in body["status"]
+
+    def acl(topic: str) -> dict[str, Any]:
+        return {"type": "Topic", "name": topic, "operations": ["Read"]}
+
+    by_hand = Binding(
+        ResourceType.TOPIC, "by-hand", Pattern.LITERAL, Principal(f"User:{name}"), "*", Operation.READ,
+        Permission.ALLOW)
+    await Administration(world.view, world.network).alter_acls(20_000, add=[by_hand])
+    made = await asyncio.to_thread(lambda: namespace.user(
+        short, authentication={"overlapSeconds": 1}, acls=[acl("a"), acl("b")], quotas={"producerByteRate": 5}))
+    owner = f"users/{namespace.name}/{short}/{made['metadata']['uid']}"
+    await until(described)
+    former = await look()
+    await asyncio.to_thread(lambda: namespace.patch(
+        USERS, short, rotate="1", acls=[acl("b"), acl("c")], quotas={"producerByteRate": 6}))
+    await until(described)
+    assert (await look())["password"] != former["password"] and not fits(world, name, former)
+    assert rights() == {("b", owner), ("c", owner), ("by-hand", "")}
+    assert quotas() == [{"producer_byte_rate": 6.0}]
+    await asyncio.to_thread(namespace.delete, USERS, short)
+
+    async def gone() -> bool:
+        return await world.api.get(ref) is None
+
+    await until(gone)
+    assert rights() == {("by-hand", "")} and quotas() == [] and not world.view.scram.of_user(name)
+    assert not await asyncio.to_thread(namespace.secret, short)
+    return life.effects
+
+
+async def test_a_user_is_made_rotated_and_removed_wherever_operators_die(
+    hapax: LocalCluster, namespace: Namespace
+) -> None:
+    """And clients have a password that works at every moment from the first one on."""
+    async with world_of(hapax, namespace) as world:
+        effects = await live_through(world, 0)
+        assert {"AlterAcls", "AlterQuotas", "AlterScramCredentials", "POST secrets", "POST events",
+                "PATCH status"} <= set(effects), effects
+        await asyncio.gather(*(live_through(world, number) for number in range(1, len(effects) + 1)))
 
 
 async def test_a_spark_job_has_one_driver_at_a_time_wherever_operators_die(

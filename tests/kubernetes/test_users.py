@@ -20,6 +20,7 @@ from hapax.core.access.principals import Principal
 from hapax.core.access.resources import Operation, Pattern, Permission, ResourceType
 from hapax.local.cluster import LocalCluster
 from hapax_kube.api import ApiError, KubeApi
+from hapax_kube.binaries import ROOT
 from hapax_kube.operator import Namespace, OperatorProcess
 from hapax_kube.users import (
     cluster_settings,
@@ -329,3 +330,11 @@ def test_a_bad_user_is_refused_with_a_sentence(namespace: Namespace) -> None:
     ):
         with pytest.raises(ApiError, match=sentence):
             namespace.patch(USERS, "good", **change)
+
+
+def test_the_example_is_one(namespace: Namespace, tmp_path: Path) -> None:
+    text = (ROOT / "charts" / "hapax" / "examples" / "users.yaml").read_text()
+    example = tmp_path / "users.yaml"
+    example.write_text(text.replace("namespace: shop}", f"namespace: {namespace.name}}}"))
+    done = namespace.api.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(example))
+    assert done.returncode == 0 and done.stdout.count("created") == 6, done.stderr

@@ -59,7 +59,7 @@ class ScramCredentials:
         return pb.AlterScramCredentialsResponse(results=results, revision=self._view.revision)
 
     def _write(self, change: pb.ScramChange, owner: str) -> tuple[str, GuardedWrite]:
-        """Raises Refusal. Whoever changes a credential, it keeps its owner, which puts it right again."""
+        """Raises Refusal. A credential that another client changes keeps its owner, which puts it right again."""
         mechanism = known_mechanism(change.mechanism)
         stored = self._view.scram.stored(mechanism, change.user)
         key = self._view.keys.scram_credential(mechanism, change.user)

@@ -1,0 +1,131 @@
+"""Bugs by which a User gets rights that are not its namespace's, takes over what others made, loses its password, or
+leaves something behind. Paths lead from services/hapax to the operator."""
+
+# ruff: noqa: E501 (it quotes code that is as long as it is)
+from __future__ import annotations
+
+from hapax_mutants.mutant import Mutant, unit
+
+OWNERS = unit("controller/test_owners.py")
+POLICY = unit("operator/test_namespace_policy.py")
+OUTSIDE = unit("operator/test_outside_policy.py")
+PLAN = unit("operator/test_plan_user.py")
+MODEL = unit("operator/test_plan_user_model.py")
+OPERATOR = "../../operator/hapax_operator/"
+
+MUTANTS = (
+    Mutant(
+        "an owner removes the ACLs of others", "docs/kubernetes.md", "controller/acls.py",
+        ' and owner in ("", stored.owner)}',
+        "}",
+        (OWNERS,),
+    ),
+    Mutant(
+        "an owner replaces a password that was made by hand", "docs/kubernetes.md", "controller/scram_credentials.py",
+        "        if owner and stored is not None and stored.owner != owner:\n",
+        "        if False:\n",
+        (OWNERS,),
+    ),
+    Mutant(
+        "a password that is changed by hand is lost to its owner", "docs/kubernetes.md", "controller/scram_credentials.py",
+        "owner if stored is None else stored.owner)",
+        "owner)",
+        (OWNERS,),
+    ),
+    Mutant(
+        "an owner changes the quotas of others", "docs/kubernetes.md", "controller/quotas.py",
+        "        if owner and stored is not None and stored.record.owner != owner:\n",
+        "        if False:\n",
+        (OWNERS,),
+    ),
+    Mutant(
+        "a namespace owns the names that begin like its own", "docs/kubernetes.md", OPERATOR + "namespace_policy.py",
+        "        if _AMBIGUOUS.search(each):\n",
+        "        if False:\n",
+        (POLICY,),
+    ),
+    Mutant(
+        "a prefix that reaches into other namespaces is permitted", "docs/kubernetes.md", OPERATOR + "namespace_policy.py",
+        "    return names.covers(binding.name, namespace, prefix=binding.pattern is Pattern.PREFIXED)\n",
+        "    return names.covers(binding.name, namespace)\n",
+        (POLICY,),
+    ),
+    Mutant(
+        "a rule may grant ClusterAction", "docs/kubernetes.md", OPERATOR + "namespace_policy.py",
+        "    if kind is ResourceType.CLUSTER and found & _NEVER:\n",
+        "    if False:\n",
+        (POLICY,),
+    ),
+    Mutant(
+        "a Topic outside the policy still owns the topic", "docs/kubernetes.md", OPERATOR + "plan_topic.py",
+        "each.managed and not each.outside), key",
+        "each.managed), key",
+        (OUTSIDE,),
+    ),
+    Mutant(
+        "the policy of a foreign transactional id stays in force", "docs/kubernetes.md", OPERATOR + "plan_policy.py",
+        " or resource.lease is not None or resource.outside:",
+        " or resource.lease is not None:",
+        (OUTSIDE,),
+    ),
+    Mutant(
+        "a User is a super user", "docs/kubernetes.md", OPERATOR + "plan_user.py",
+        "    if policy.is_reserved(resource.principal):\n",
+        "    if False:\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "permissions stay where a denial is refused", "docs/kubernetes.md", OPERATOR + "plan_user.py",
+        "    if any(each.permission is Permission.DENY for each in refused):\n",
+        "    if False:\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "ACLs of others are removed with a User", "docs/kubernetes.md", OPERATOR + "plan_user.py",
+        "for binding, each in seen.bindings.items() if each == owner]",
+        "for binding, each in seen.bindings.items()]",
+        (MODEL,),
+    ),
+    Mutant(
+        "a user that was made by hand is taken over", "docs/kubernetes.md", OPERATOR + "plan_user.py",
+        "    if foreign is not None and resource.login == SCRAM:\n",
+        "    if False:\n",
+        (MODEL,),
+    ),
+    Mutant(
+        "a rotation publishes the password before it works", "docs/kubernetes.md", OPERATOR + "plan_user.py",
+        "(secret, password) if mechanism is published else (password, secret)",
+        "(secret, password)",
+        (MODEL,),
+    ),
+    Mutant(
+        "the former password ends with the rotation", "docs/kubernetes.md", OPERATOR + "plan_user.py",
+        "    if former and now_ms >= ends_ms and not actions:\n",
+        "    if former and not actions:\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "a former password never ends", "docs/kubernetes.md", OPERATOR + "plan_user.py",
+        "    if former and now_ms >= ends_ms and not actions:\n",
+        "    if False:\n",
+        (MODEL,),
+    ),
+    Mutant(
+        "the finalizer of a User goes before its rights", "docs/kubernetes.md", OPERATOR + "plan_user.py",
+        "    finalizer = False if USER_FINALIZER in resource.meta.finalizers and not actions else None\n",
+        "    finalizer = False if USER_FINALIZER in resource.meta.finalizers else None\n",
+        (MODEL,),
+    ),
+    Mutant(
+        "a password is made before the finalizer", "docs/kubernetes.md", OPERATOR + "plan_user.py",
+        "True if actions and not has else None",
+        "None",
+        (MODEL,),
+    ),
+    Mutant(
+        "a Secret that was altered is believed", "docs/kubernetes.md", OPERATOR + "user_secret.py",
+        "        return found if strong and self.credential == _password_told(found) else None\n",
+        "        return found\n",
+        (PLAN,),
+    ),
+)
