@@ -21,6 +21,7 @@ from hapax.core.sasl.scram_keys import keys_of, salted_password
 from hapax.local.authority import Authority
 from hapax.rpc.gen.hapax.internal.v1 import controller_pb2 as pb
 from hapax.runtime.administration import Administration
+from hapax.runtime.asker import Asker
 from hapax_operator.api import KubeApi
 from hapax_operator.plan_user import (
     Action,
@@ -92,7 +93,8 @@ async def apply_to_user(
 
 
 async def apply_to_cluster(administration: Administration, owner: str, action: Action) -> None:
-    """An action that does not concern a Secret. Raises Refusal."""
+    """An action that does not concern a Secret. In the audit log it is the owner's. Raises Refusal."""
+    administration = administration.by(Asker(f"hapax-operator for {owner}", "", "User"))
     match action:
         case SetBindings(add, remove):
             answer = await administration.alter_acls(

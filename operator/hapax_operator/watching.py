@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import kopf
@@ -43,7 +44,8 @@ class Watching:
 
     def close(self) -> None:
         self._stop.set()
-        self._stop_kopf()
+        with suppress(RuntimeError):  # its loop may have ended a moment ago
+            self._stop_kopf()
         self._thread.join(_STOP_S)
 
     def _run(self) -> None:

@@ -29,6 +29,7 @@ from hapax.core.sasl.scram_keys import ScramMechanism, keys_of, salted_password
 from hapax.local.cluster import LocalCluster
 from hapax.runtime import telemetry
 from hapax.runtime.administration import Administration
+from hapax.runtime.asker import Asker
 from hapax.runtime.clock import SystemClock
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.etcd import EtcdStore
@@ -86,6 +87,11 @@ class MortalKube(KubeApi):
 
 class MortalAdministration(Administration):
     life: Life
+
+    def by(self, asker: Asker) -> Administration:
+        made = MortalAdministration(self._view, self._network, asker)
+        made.life = self.life
+        return made
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         return await self.life.effect(method, lambda: Administration._call(self, method, *arguments))

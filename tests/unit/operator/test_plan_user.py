@@ -120,7 +120,8 @@ def test_acls_are_one_binding_for_each_operation_and_host() -> None:
 
 @pytest.mark.parametrize("spec", [
     {"login": {"type": "Plain"}}, {"acls": [{"type": "Topic", "operations": ["Read"]}]},
-    {"acls": [{**ORDERS, "operations": ["Reed"]}]}, {"quotas": {"bytes": 1}}, {"acls": [{**ORDERS, "name": "x" * 2000}]},
+    {"acls": [{**ORDERS, "operations": ["Reed"]}]}, {"quotas": {"bytes": 1}},
+    {"acls": [{**ORDERS, "name": "x" * 2000}]},
 ])
 def test_a_body_of_another_definition_is_refused(spec: dict[str, Any]) -> None:
     with pytest.raises(BadResource):
@@ -148,7 +149,8 @@ def test_a_new_user_gets_rights_before_the_password_and_the_password_before_the_
 def test_when_all_is_there_nothing_is_done() -> None:
     resource = user(acls=[ORDERS], quotas={"producerByteRate": 5}, metadata={"finalizers": [USER_FINALIZER]})
     planned = alone(resource, seen(
-        bindings=dict.fromkeys(resource.bindings, OWNER), quotas={"shop.app": QuotasSeen(OWNER, {"producer_byte_rate": 5})},
+        bindings=dict.fromkeys(resource.bindings, OWNER),
+        quotas={"shop.app": QuotasSeen(OWNER, {"producer_byte_rate": 5})},
         passwords={("shop.app", SHA_512): PasswordSeen(OWNER, True)}, secret=kept()))
     assert (planned.actions, planned.finalizer, planned.notes, planned.again_at_ms) == ((), None, (), None)
     assert set(told(planned).items()) == {

@@ -106,7 +106,8 @@ class World:
                 assert user == NAME and self.passwords.pop(mechanism)[0] == OWNER
             case WriteSecret(contents, over):
                 assert (over is None) == (self.secret is None)
-                self.secret = SecretSeen("uid", str(next(self.versions)), True, dict(contents.data), contents.credential)
+                self.secret = SecretSeen(
+                    "uid", str(next(self.versions)), True, dict(contents.data), contents.credential)
             case DeleteSecret():
                 assert self.secret is not None and self.secret.ours
                 self.secret = None
