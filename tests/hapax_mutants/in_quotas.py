@@ -190,8 +190,8 @@ MUTANTS = (
     ),
     Mutant(
         "a quota that is removed stays in force", "KIP-546", "runtime/quota_image.py",
-        "            self.stored.pop(key, None)\n",
-        "            pass\n",
+        "        changed = self.stored.pop(key, None)\n",
+        "        changed = self.stored.get(key)\n",
         (QUOTAS,),
     ),
     Mutant(
