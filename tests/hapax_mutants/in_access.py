@@ -42,6 +42,13 @@ MUTANTS = (
         (DECISIONS,),
     ),
     Mutant(
+        "where all is open, a producer id is given although an ACL names every topic", "KIP-679; Kafka's authoriser",
+        "core/access/index.py",
+        "policy.allow_without_bindings and (action.kind, Pattern.LITERAL, WILDCARD) not in self._rules:",
+        "policy.allow_without_bindings:",
+        (DECISIONS,),
+    ),
+    Mutant(
         "a resource that bindings name is open to those they do not name", "allow.everyone.if.no.acl.found", "core/access/index.py",
         "policy.allow_without_bindings and not named and not literal_only else",
         "policy.allow_without_bindings and not literal_only else",

@@ -31,6 +31,8 @@ SECTION = "Let a client in"
 RECIPES = ("", "Java", "librdkafka", "Python", "Spark on Kubernetes", "REST")
 """Headings below the section; "": its own text."""
 _FENCE = re.compile(r"(?P<before>[^\n]*)\n\n```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_PATIENCE_S = 500
+"""Spark, on a machine that has other things to do too."""
 _NAME = re.compile(r"`([\w-]+\.\w+)`")
 
 
@@ -83,7 +85,7 @@ class Site:
                 token for _, role, token in tokens if role == "read-only"),
             "PATH": os.pathsep.join((str(self.folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]))}
         done = subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=240,
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=_PATIENCE_S,
             stdin=subprocess.DEVNULL)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout

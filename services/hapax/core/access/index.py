@@ -152,8 +152,8 @@ class AccessIndex:
         everywhere = next((each for each in denied if _is_wildcard(each)), None)
         if everywhere is not None:
             return Decision(False, everywhere, "denied by a binding")
-        if policy.allow_without_bindings:
-            return _UNNAMED
+        if policy.allow_without_bindings and (action.kind, Pattern.LITERAL, WILDCARD) not in self._rules:
+            return _UNNAMED  # else every resource of the type is named
         for binding in permitted:
             if not any(_covers(each, binding) for each in denied):
                 return Decision(True, binding, "permitted by a binding")

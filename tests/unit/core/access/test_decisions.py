@@ -175,6 +175,9 @@ ANY_TABLE = [
     ("a super user", "deny * all topic *", WRITE_TOPIC, True, SUPER),
     ("open without bindings", "", WRITE_TOPIC, True, OPEN),
     ("open, but all denied", "deny * write topic *", WRITE_TOPIC, False, OPEN),
+    ("open, but a binding of somebody names every name", "allow bob read topic *", WRITE_TOPIC, False, OPEN),
+    ("open, and a binding of somebody names some", "allow bob read topic a..", WRITE_TOPIC, True, OPEN),
+    ("open, and every name of another type is named", "allow bob read group *", WRITE_TOPIC, True, OPEN),
 ]
 
 
