@@ -22,6 +22,7 @@ from clients.secured import secured
 from conftest import end_cluster, start_cluster
 from hapax.client.blocking import Consumer
 from hapax.client.properties import read_properties
+from hapax.local.authority import Authority
 from hapax.local.cluster import LocalCluster
 from hapax.local.secure import CLIENTS, SecureFolder
 from security import ROOT, long
@@ -31,6 +32,7 @@ SECTION = "Let a client in"
 RECIPES = ("", "Java", "librdkafka", "Python", "Spark on Kubernetes", "REST")
 """Headings below the section; "": its own text."""
 _FENCE = re.compile(r"(?P<before>[^\n]*)\n\n```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+LOADER = "system:serviceaccount:team:loader"
 _PATIENCE_S = 500
 """Spark, on a machine that has other things to do too."""
 _NAME = re.compile(r"`([\w-]+\.\w+)`")
@@ -71,7 +73,10 @@ class Site:
         (folder / "ca.crt").write_bytes(self.files.file(f"{CLIENTS}.crt").read_bytes())
         (folder / "shop.password").write_text("secret\n")
         (folder / "admin.properties").write_text(self.files.profile.read_text())
-        (folder / "token").write_text(users.token("system:serviceaccount:team:loader"))
+        (folder / "token").write_text(users.token(LOADER))
+        authority = Authority.read(
+            self.files.file(f"{CLIENTS}.crt").read_bytes(), self.files.file(f"{CLIENTS}.key").read_bytes())
+        authority.issue(f"CN={LOADER}", use="client").write(folder, "loader")
 
     def localized(self, text: str) -> str:
         for there, here in self._others.items():
