@@ -328,6 +328,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--kube", default="", metavar="NAMESPACE", help="follow the load that the chart runs there")
     parser.add_argument("--rest", default="", help="address of the REST API, with --bootstrap")
     parser.add_argument("--rest-token", default=os.environ.get("HAPAX_TOKEN", ""), help="default: HAPAX_TOKEN")
+    parser.add_argument("--rest-token-file", type=Path, metavar="FILE", help="a file with the token, in place of it")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the own cluster")
     parser.add_argument("--out", default="build/load", help="folder of the report")
     return parser
@@ -351,6 +352,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             connecting.librdkafka("")
         except (OSError, ValueError, SettingsError) as error:
             words.error(f"--command-config: {error}")
+    if arguments.rest_token_file:
+        try:
+            arguments.rest_token = arguments.rest_token_file.read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as error:
+            words.error(f"--rest-token-file: {error}")
     if arguments.worker_of:
         work_for(arguments)
     try:

@@ -93,6 +93,11 @@ class KubeApi:
             if refused.code != 409:
                 raise
 
+    async def replace(self, path: str, body: Mapping[str, Any]) -> bool:
+        """Puts `body` in the place of the version that its metadata.resourceVersion names. False: the object is gone
+        or has changed in the meantime; read it again."""
+        return await self._changed("PUT", path, body, "application/json") is not None
+
     async def merge(self, path: str, body: Mapping[str, Any]) -> bool:
         """Applies a merge patch. If `body` has metadata.resourceVersion, only that version is patched. False: the
         object is gone or has changed in the meantime; read it again."""

@@ -1,9 +1,10 @@
 """`python -m hapax_operator.main [--namespace NAME ...] [--brokers NAMESPACE/STATEFULSET] [--access FILE]
-[--config FILE] [--set name=value ...]`: one operator.
+[--client-config FILE] [--config FILE] [--set name=value ...]`: one operator.
 
 Without `--namespace`, it reconciles all namespaces. Without `--brokers`, it does not manage the number of brokers.
 `--access` says what namespaces may own and how clients reach the cluster (`access_file`); without it, every namespace
-may own everything. The other options are those of a controller.
+may own everything. `--client-config` has settings of a client, by which the operator itself reaches the listeners for
+clients. The other options are those of a controller.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ def main(argv: Sequence[str]) -> int:
         except (BadPolicy, OSError) as error:
             print(f"bad --access: {error}", file=sys.stderr)
             return 2
-    return run(
-        rest, "controller", partial(start, namespaces=namespaces, brokers="".join(brokers[-1:]), access=access))
+    clients = "".join(_taken(rest, "--client-config")[-1:])
+    return run(rest, "controller", partial(
+        start, namespaces=namespaces, brokers="".join(brokers[-1:]), access=access, client_config=clients))
 
 
 def _taken(words: list[str], option: str) -> list[str]:

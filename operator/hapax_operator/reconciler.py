@@ -84,7 +84,10 @@ class Reconciler:
     def __init__(
         self, view: ClusterView, administration: Administration, api: KubeApi, clock: Clock, random: Randomness,
         metrics: telemetry.Metrics, policies: PolicyWriter, policy: NamespacePolicy = UNRESTRICTED,
+        client: Mapping[str, str] | None = None,
     ) -> None:
+        """`client`: settings by which clients reach the cluster; without `bootstrap.servers` in it, they connect to the
+        nodes' own listeners."""
         self.resources = ResourceIndex()
         self._view = view
         self._administration = administration
@@ -94,6 +97,7 @@ class Reconciler:
         self._random = random
         self._policies = policies
         self._policy = policy
+        self._client = client or {}
         self._statuses = StatusWriter(api, clock, self._written)
         self._queue: WorkQueue[Key] = WorkQueue()
         self._spark = SparkRuns(api, clock, random, ReconcilerCalls(
@@ -535,8 +539,8 @@ class Reconciler:
             known = self._clients.get(kind)
             if known is None:
                 await self._view.wait_for(lambda view: any(node.port > 0 for node in view.nodes()))
-                known = self._clients[kind] = await kind(
-                    {"bootstrap.servers": self._bootstrap(), "client.id": "hapax-operator"}).start()
+                known = self._clients[kind] = await kind({
+                    "bootstrap.servers": self._bootstrap(), **self._client, "client.id": "hapax-operator"}).start()
             assert isinstance(known, kind)
             return known
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import kopf
 
+from hapax.client.errors import SettingsError as BadProperties
+from hapax.client.properties import read_properties
 from hapax.controller.service import ControllerService
 from hapax.controller.service import start as start_controller
 from hapax.core.access.principal_rules import PrincipalRules
@@ -20,7 +23,7 @@ from hapax.runtime import supervision, telemetry
 from hapax.runtime.access import principals_of
 from hapax.runtime.administration import Administration
 from hapax.runtime.ports import Ports, Task
-from hapax.runtime.settings import Settings
+from hapax.runtime.settings import Settings, SettingsError
 from hapax_operator.access_file import AccessFile
 from hapax_operator.api import KubeApi, login
 from hapax_operator.apply import PolicyWriter
@@ -44,12 +47,14 @@ class OperatorService:
     def __init__(
         self, controller: ControllerService, ports: Ports, namespaces: Sequence[str], metrics: telemetry.Metrics,
         on_lost: Callable[[str], None], brokers: str, access: ClusterAccess,
+        client: Mapping[str, str],
     ) -> None:
         self._controller = controller
         self._ports = ports
         self._namespaces = namespaces
         self._brokers = brokers
         self._access = access
+        self._client = client
         self._metrics = metrics
         self._on_lost = on_lost
         self._leading = metrics.gauge(LEADING)
@@ -92,7 +97,8 @@ class OperatorService:
         administration = Administration(view, self._ports.network)
         self._reconciler = reconciler = Reconciler(
             view, administration, api, self._ports.clock, self._ports.random, self._metrics,
-            PolicyWriter(self._ports.metadata, view, (registration.fence(), leads)), self._access.file.policy)
+            PolicyWriter(self._ports.metadata, view, (registration.fence(), leads)), self._access.file.policy,
+            self._client)
         reconciler.start()
         self._users = users = UserReconciler(
             view, administration, api, self._ports.clock, self._ports.random, self._metrics, self._access)
@@ -144,16 +150,26 @@ def _tell(
 async def start(
     ports: Ports, settings: Settings, *, on_lost: Callable[[str], None], http_address: str = "",
     metrics: telemetry.Metrics | None = None, namespaces: Sequence[str] = (), brokers: str = "",
-    access: AccessFile = _ONE_TENANT,
+    access: AccessFile = _ONE_TENANT, client_config: str = "",
 ) -> OperatorService:
     """Returns when the controller is a candidate. `brokers`: namespace/name of the StatefulSet whose `replicas` it
-    sets. Raises the errors of `hapax.controller.service.start`."""
+    sets. `client_config`: a file of client settings. Raises SettingsError for that file, and the errors of
+    `hapax.controller.service.start`."""
     metrics = metrics or telemetry.Metrics()
+    client = _read_client(client_config) if client_config else {}
     controller = await start_controller(
         ports, settings, on_lost=on_lost, http_address=http_address, metrics=metrics)
     reserved = principals_of(settings.super_users) | principals_of(settings.node_principals)
     service = OperatorService(controller, ports, namespaces, metrics, on_lost, brokers, ClusterAccess(
         replace(access, policy=access.policy.reserving(reserved)), bool(settings.authorizer_class_name),
-        PrincipalRules(settings.ssl_principal_mapping_rules)))
+        PrincipalRules(settings.ssl_principal_mapping_rules)), client)
     service.start()
     return service
+
+
+def _read_client(path: str) -> dict[str, str]:
+    """Raises SettingsError."""
+    try:
+        return read_properties(Path(path))
+    except (OSError, BadProperties) as error:
+        raise SettingsError(f"--client-config: {error}") from None

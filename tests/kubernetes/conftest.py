@@ -83,11 +83,12 @@ def render(helm: Helm) -> Render:
         sets = [word for value in values for word in ("--set-json", value)]
         done = helm("template", RELEASE, str(ROOT / "charts" / "hapax"), "--namespace", namespace, *sets)
         assert done.returncode == 0, done.stderr
-        return [each for each in yaml.safe_load_all(done.stdout) if each]
+        return [each for each in yaml.load_all(done.stdout, _LOADER) if each]
 
     return run
 
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast
 _node_ids = itertools.count(310)
 
 StartOperator = Callable[..., OperatorProcess]

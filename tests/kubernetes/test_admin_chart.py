@@ -35,9 +35,10 @@ def test_it_comes_when_asked_for_and_never_without_tokens_by_mistake(
     assert lacking.returncode != 0 and "admin.tokensSecret must name a Secret" in lacking.stderr
     assert helm("template", "demo", str(CHART), "--set", "admin.enabled=true,admin.auth=off").returncode != 0
     for without in ("none", "passwords,certificates"):
-        objects = admin_objects(render("admin.enabled=true", f'admin.auth="{without}"'))
-        pod = objects["Deployment"]["spec"]["template"]["spec"]
-        assert [each["name"] for each in pod["volumes"]] == ["tmp"]
+        for values, volumes in (((), ["tmp", "tls", "client"]), (("security.enabled=false",), ["tmp"])):
+            objects = admin_objects(render("admin.enabled=true", f'admin.auth="{without}"', *values))
+            pod = objects["Deployment"]["spec"]["template"]["spec"]
+            assert [each["name"] for each in pod["volumes"]] == volumes
 
 
 def test_its_pod_is_confined_and_its_settings_are_real(render: Render) -> None:
@@ -69,11 +70,12 @@ def test_its_pod_is_confined_and_its_settings_are_real(render: Render) -> None:
 
 def test_who_may_come_is_the_operator_s_to_say(render: Render) -> None:
     open_ = admin_objects(render(*WITH))["NetworkPolicy"]["spec"]
-    assert open_["ingress"][0] == {"ports": [{"port": 8090}]}
+    assert open_["ingress"] == [{"ports": [{"port": 8090, "protocol": "TCP"}]}]
     peers = [{"namespaceSelector": {"matchLabels": {"team": "platform"}}}]
     narrow = admin_objects(render(*WITH, 'admin.clients=[{"namespaceSelector":{"matchLabels":{"team":"platform"}}}]'))
     assert narrow["NetworkPolicy"]["spec"]["ingress"][0]["from"] == peers
-    outside = admin_objects(render(*WITH, "etcd.enabled=false", 'etcd.externalEndpoints=["etcd.example:2379"]'))
+    outside = admin_objects(render(
+        *WITH, "etcd.enabled=false", 'etcd.externalEndpoints=["https://etcd.example:2379"]', 'etcd.externalSecret="e"'))
     assert {"ports": [{"port": 2379}]} in outside["NetworkPolicy"]["spec"]["egress"]
 
 

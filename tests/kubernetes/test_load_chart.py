@@ -34,7 +34,8 @@ def container(job: dict[str, Any]) -> dict[str, Any]:
 def test_a_master_and_its_workers_come_when_asked_for(render: Render) -> None:
     assert of_load(render()) == {}
     found = of_load(render(*ON, "load.workers=3", "load.minutes=5", 'load.usersOf=["produce","copy"]'))
-    assert sorted(found) == ["Job demo-hapax-load-1", "Job demo-hapax-load-workers-1", "NetworkPolicy demo-hapax-load",
+    assert sorted(found) == ["Job demo-hapax-load-1", "Job demo-hapax-load-workers-1",
+                             "NetworkPolicy demo-hapax-load-master", "NetworkPolicy demo-hapax-load-worker",
                              "Service demo-hapax-load"]
     master, workers = found["Job demo-hapax-load-1"], found["Job demo-hapax-load-workers-1"]
     assert (master["spec"]["backoffLimit"], workers["spec"]["parallelism"], workers["spec"]["completions"]) == (0, 3, 3)
@@ -65,9 +66,12 @@ def test_users_of_the_rest_api_need_one(render: Render, helm: Callable[..., subp
     found = of_load(render(*rest, "admin.enabled=true", 'admin.tokensSecret="t"', 'load.tokenSecret="mine"'))
     for name in ("Job demo-hapax-load-1", "Job demo-hapax-load-workers-1"):
         said = parser().parse_args(container(found[name])["args"])
-        assert said.rest == "http://demo-hapax-admin.prod.svc.cluster.local"
-        (token,) = (each for each in container(found[name])["env"] if each["name"] == "HAPAX_TOKEN")
-        assert token["valueFrom"]["secretKeyRef"] == {"name": "mine", "key": "token"}
+        assert said.rest == "https://demo-hapax-admin.prod.svc.cluster.local"
+        mounts = {each["mountPath"]: each["name"] for each in container(found[name])["volumeMounts"]}
+        volumes = {each["name"]: each.get("secret", {}) for each in found[name]["spec"]["template"]["spec"]["volumes"]}
+        assert volumes[mounts[str(said.rest_token_file.parent)]]["secretName"] == "mine"
+        assert volumes[mounts["/etc/hapax/client"]]["secretName"] == "demo-hapax-admin"
+        assert said.command_config == "/etc/hapax/client/mounted.properties"
 
 
 @pytest.mark.parametrize("words", ["load.shape=soak", "load.usersOf={read}", "load.workers=0", "load.minuets=3"])

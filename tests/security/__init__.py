@@ -51,6 +51,7 @@ SUITE: Final = (
     "tests/unit/operator/test_outside_policy.py",
     "tests/unit/operator/test_plan_user.py",
     "tests/unit/operator/test_plan_user_model.py",
+    "tests/unit/operator/test_plan_certificates.py",
     "tests/unit/runtime/test_audit.py",
     "tests/unit/runtime/test_key_sets.py",
     "tests/unit/runtime/test_password_checks.py",
@@ -78,6 +79,8 @@ SUITE: Final = (
     "tests/clients/test_sasl_clients.py",
     "tests/clients/test_tls_clients.py",
     "tests/tidy/test_abuse_cases.py",
+    "tests/kubernetes/test_flows.py",
+    "tests/kubernetes/test_secure_chart.py",
 )
 """Files and folders of tests."""
 

@@ -2,11 +2,15 @@
 
 import os
 import uuid
+from pathlib import Path
 
 from hapax.client import NewTopic
 from hapax.client.blocking import Admin, Consumer, Producer
+from hapax.client.properties import read_properties
 
-bootstrap = {"bootstrap.servers": os.environ["BOOTSTRAP"]}
+profile = os.environ.get("COMMAND_CONFIG")
+bootstrap = {
+    **(read_properties(Path(profile)) if profile else {}), "bootstrap.servers": os.environ["BOOTSTRAP"]}
 topic = f"helm-test-{uuid.uuid4().hex[:8]}"
 
 with Admin(bootstrap) as admin:

@@ -35,10 +35,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $name := include "hapax.fullname" . -}}
 {{- $hosts := list -}}
 {{- range $index := until (int .Values.etcd.replicas) -}}
-{{- $hosts = append $hosts (printf "%s-etcd-%d.%s-etcd.%s.svc.%s:2379" $name $index $name $.Release.Namespace $.Values.clusterDomain) -}}
+{{- $scheme := ternary "https://" "" $.Values.security.enabled -}}
+{{- $hosts = append $hosts (printf "%s%s-etcd-%d.%s-etcd.%s.svc.%s:2379" $scheme $name $index $name $.Release.Namespace $.Values.clusterDomain) -}}
 {{- end -}}
 {{- join "," $hosts -}}
 {{- else -}}
+{{- range .Values.etcd.externalEndpoints -}}
+{{- if and $.Values.security.enabled (not (hasPrefix "https://" .)) -}}
+{{- fail (printf "etcd.externalEndpoints: %s does not begin with https://, as security.enabled wants it" .) -}}
+{{- end -}}
+{{- end -}}
 {{- required "etcd.externalEndpoints must name an etcd where etcd.enabled is false" (join "," .Values.etcd.externalEndpoints) -}}
 {{- end -}}
 {{- end -}}
@@ -106,6 +112,8 @@ fails, and take a free id.
 {{- define "hapax.role" -}}
 {{- $root := .root -}}
 {{- $name := printf "%s-%s" (include "hapax.fullname" $root) .role -}}
+{{- $secure := $root.Values.security.enabled -}}
+{{- $scheme := include "hapax.scheme" $root -}}
 {{- $labels := merge (dict "app.kubernetes.io/component" .role) (include "hapax.selector" $root | fromYaml) -}}
 apiVersion: apps/v1
 kind: {{ ternary "StatefulSet" "Deployment" .kafka }}
@@ -118,7 +126,7 @@ metadata:
   {{- if .claims }}
   # A broker may be removed only when it holds no replica, so the operator sets the number, never this manifest. A
   # BrokerPool of this name has the wanted number, and follows this value when it changes.
-  annotations: {hapax.dev/replicas: {{ .values.replicas | quote }}}
+  annotations: {hapax.dev/replicas: {{ .values.replicas | quote }}, hapax.dev/security: {{ $root.Values.security.enabled | quote }}}
 spec:
   {{- else }}
 spec:
@@ -192,6 +200,10 @@ spec:
             - --namespace
             - {{ . | quote }}
             {{- end }}
+            {{- if $secure }}
+            - --client-config
+            - /etc/hapax/client/mounted.properties
+            {{- end }}
           {{- end }}
           env:
             {{- if .kafka }}
@@ -202,21 +214,27 @@ spec:
             - {name: HAPAX_RPC_ADVERTISED, value: "{{ $host }}:9094"}
             - {name: HAPAX_PUBLIC_RPC_ADVERTISED, value: "{{ $host }}:9096"}
             - {name: HAPAX_FRAMES_ADVERTISED, value: "{{ $host }}:9097"}
-            {{- $inside := printf "PLAINTEXT://$(POD_NAME).%s.%s.svc.%s:9092" $name $root.Release.Namespace $root.Values.clusterDomain }}
+            {{- $here := printf "$(POD_NAME).%s.%s.svc.%s" $name $root.Release.Namespace $root.Values.clusterDomain }}
+            {{- $listen := ternary "INTERNAL://0.0.0.0:9093,CLIENTS://0.0.0.0:9092" "PLAINTEXT://0.0.0.0:9092" $secure }}
+            {{- $told := ternary (printf "INTERNAL://%s:9093,CLIENTS://%s:9092" $here $here) (printf "PLAINTEXT://%s:9092" $here) $secure }}
             {{- if $root.Values.external.enabled }}
             - {name: HOST_IP, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
-            - {name: HAPAX_LISTENERS, value: "PLAINTEXT://0.0.0.0:9092,EXTERNAL://0.0.0.0:9095"}
-            - {name: HAPAX_ADVERTISED_LISTENERS, value: {{ printf "%s,%s" $inside (include "hapax.outside" $root) | quote }}}
-            {{- else }}
-            - {name: HAPAX_LISTENERS, value: "PLAINTEXT://0.0.0.0:9092"}
-            - {name: HAPAX_ADVERTISED_LISTENERS, value: {{ $inside | quote }}}
+            {{- $listen = printf "%s,EXTERNAL://0.0.0.0:9095" $listen }}
+            {{- $told = printf "%s,%s" $told (include "hapax.outside" $root) }}
             {{- end }}
+            - {name: HAPAX_LISTENERS, value: {{ $listen | quote }}}
+            - {name: HAPAX_ADVERTISED_LISTENERS, value: {{ $told | quote }}}
             {{- else }}
             - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
             - {name: HAPAX_NODE_ID, value: {{ .first | quote }}}
             - {name: HAPAX_NODE_ID_GENERATION_ENABLE, value: "true"}
             - {name: HAPAX_RPC_ADVERTISED, value: "$(POD_IP):9094"}
+            {{- if $secure }}
+            # The certificate names the service, since it cannot name a pod's address.
+            - {name: HAPAX_PUBLIC_RPC_ADVERTISED, value: "{{ $name }}.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}@$(POD_IP):9096"}
+            {{- else }}
             - {name: HAPAX_PUBLIC_RPC_ADVERTISED, value: "$(POD_IP):9096"}
+            {{- end }}
             {{- end }}
             {{- if eq .role "broker" }}
             - name: HAPAX_BROKER_RACK
@@ -231,12 +249,19 @@ spec:
             - {name: HAPAX_CLUSTER_ID, value: {{ $root.Values.clusterId | quote }}}
             - {name: HAPAX_ETCD_ENDPOINTS, value: {{ include "hapax.etcd" $root | quote }}}
             - {name: HAPAX_LOG_DIR, value: /data/hapax}
+            {{- if $secure }}
+            {{- include "hapax.secureSettings" (dict "root" $root "leaf" (ternary "$(HAPAX_NODE_ID)" "own" .kafka) "kafka" .kafka) | nindent 12 }}
+            {{- include "hapax.noOverride" (dict "given" .values.settings) }}
+            {{- end }}
             {{- range $setting, $value := merge (deepCopy .values.settings) $root.Values.settings }}
             - {name: HAPAX_{{ $setting | upper | replace "." "_" }}, value: {{ $value | toString | quote }}}
             {{- end }}
           ports:
             {{- if .kafka }}
             - {name: kafka, containerPort: 9092}
+            {{- if $secure }}
+            - {name: nodes, containerPort: 9093}
+            {{- end }}
             {{- if $root.Values.external.enabled }}
             - {name: external, containerPort: 9095}
             {{- end }}
@@ -248,11 +273,11 @@ spec:
             {{- end }}
             - {name: http, containerPort: 8080}
           # Recovering a long log takes time. The process answers this probe meanwhile.
-          startupProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 2, failureThreshold: 60}
-          livenessProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 5, timeoutSeconds: 5, failureThreshold: 6}
+          startupProbe: {httpGet: {path: /healthz, port: http{{ $scheme }}}, periodSeconds: 2, failureThreshold: 60}
+          livenessProbe: {httpGet: {path: /healthz, port: http{{ $scheme }}}, periodSeconds: 5, timeoutSeconds: 5, failureThreshold: 6}
           # A broker is ready when it serves all its partitions. While a replica has to catch up it is not ready, so that a
           # rolling update or a drain of machines takes the next broker only when no partition would lack a replica.
-          readinessProbe: {httpGet: {path: {{ ternary "/syncz" "/readyz" .claims }}, port: http}, periodSeconds: 2, timeoutSeconds: 2, failureThreshold: 3}
+          readinessProbe: {httpGet: {path: {{ ternary "/syncz" "/readyz" .claims }}, port: http{{ $scheme }}}, periodSeconds: 2, timeoutSeconds: 2, failureThreshold: 3}
           {{- if .kafka }}
           # SIGTERM follows, at which the process hands its leaderships or shards over. Until then, a Service with stale
           # endpoints may still send new connections here.
@@ -272,6 +297,9 @@ spec:
             - {name: clients-ca, mountPath: /etc/hapax-clients-ca, readOnly: true}
             {{- end }}
             {{- end }}
+            {{- if $secure }}
+            {{- include "hapax.secretMounts" (dict "root" $root "client" (eq .role "operator")) | nindent 12 }}
+            {{- end }}
       volumes:
         - {name: tmp, emptyDir: {}}
         {{- if eq .role "operator" }}
@@ -282,6 +310,9 @@ spec:
         {{- with $root.Values.users.authoritySecret }}
         - {name: clients-ca, secret: {secretName: {{ . }}, items: [{key: ca.crt, path: ca.crt}, {key: ca.key, path: ca.key}], optional: true}}
         {{- end }}
+        {{- end }}
+        {{- if $secure }}
+        {{- include "hapax.secretVolumes" (dict "root" $root "tls" (printf "%s-tls" $name) "client" (ternary (printf "%s-client" $name) "" (eq .role "operator"))) | nindent 8 }}
         {{- end }}
         {{- if not .claims }}
         - {name: data, emptyDir: {}}

@@ -18,7 +18,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the library's own lines are n
 import grpc
 
 from hapax.runtime.ports import RpcError
-from hapax.runtime.rpc import CALLER_KEY, CHANNEL_OPTIONS, CLUSTER_KEY, TLS, RpcIdentity, status_of
+from hapax.runtime.rpc import AT, CALLER_KEY, CHANNEL_OPTIONS, CLUSTER_KEY, TLS, RpcIdentity, status_of
 
 if TYPE_CHECKING:
     from hapax.runtime.tls import TlsCertificates
@@ -42,8 +42,9 @@ class _Connection:
                     " asks for a certificate, ssl.keystore.location")
             from hapax.runtime.grpc_tls import channel_credentials
 
-            self.channel = grpc.secure_channel(
-                address.removeprefix(TLS), channel_credentials(tls), options=CHANNEL_OPTIONS)
+            name, _, place = address.removeprefix(TLS).rpartition(AT)
+            named = (("grpc.ssl_target_name_override", name),) if name else ()
+            self.channel = grpc.secure_channel(place, channel_credentials(tls), options=(*CHANNEL_OPTIONS, *named))
         else:
             self.channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
         self.methods: dict[str, Any] = {}

@@ -98,7 +98,9 @@ class Settings(AdminSettings, SecuritySettings, AuditSettings):
     public_rpc_listen: str = "127.0.0.1:0"
     """Address on which the public gRPC services (`hapax.v1`) listen; port 0 picks a free port. Clients call them."""
     public_rpc_advertised: str | None = None
-    """Address of `public.rpc.listen` that clients are given; default: the bound address."""
+    """Address of `public.rpc.listen` that clients are given; default: the bound address. With TLS it may be written
+    `NAME@host:port`: clients then expect a certificate for NAME, whatever `host` is. It is for processes without a name
+    of their own, such as the pods of a Deployment."""
     rpc_hot_path: Literal["frames", "grpc"] = "frames"
     """How other services call this node for the calls that transactions wait for: verification of partitions, checks
     of multi-writer commits, and transaction markers. `frames`: on a listener of their own, which costs least CPU.

@@ -26,6 +26,9 @@ SERVICE: Final = "Service"
 _NAME: Final = re.compile(r"spiffe://(?P<cluster>[A-Za-z0-9_-]{1,64})/(?P<role>[a-z]+)(?:/(?P<id>0|[1-9][0-9]{0,9}))?")
 
 _INTERNAL: Final = "/hapax.internal.v1."
+_ADMINISTRATORS: Final = frozenset({BROKER, COORDINATOR, CONTROLLER})
+"""Nodes pass on what their clients ask for, after they have checked the clients' rights. The operator, whose process is
+a candidate for the controller, may not be the acting one."""
 CALLERS: Final[dict[str, frozenset[str]]] = {
     f"{_INTERNAL}PartitionBroker/WriteMarkers": frozenset({COORDINATOR}),
     f"{_INTERNAL}PartitionBroker/DescribeProducers": frozenset({COORDINATOR, PID}),
@@ -35,18 +38,17 @@ CALLERS: Final[dict[str, frozenset[str]]] = {
     f"{_INTERNAL}TxnCoordinator/AbortHanging": frozenset({BROKER, COORDINATOR}),
     f"{_INTERNAL}GroupCoordinator/WriteOffsetsMarkers": frozenset({COORDINATOR}),
     f"{_INTERNAL}PidAllocator/AllocateBlock": frozenset({BROKER, COORDINATOR}),
-    # Nodes pass on what their clients ask for, after they have checked the clients' rights.
-    f"{_INTERNAL}Controller/CreateTopics": frozenset({BROKER, COORDINATOR}),
-    f"{_INTERNAL}Controller/DeleteTopics": frozenset({BROKER, COORDINATOR}),
-    f"{_INTERNAL}Controller/CreatePartitions": frozenset({BROKER, COORDINATOR}),
-    f"{_INTERNAL}Controller/AlterTopicConfigs": frozenset({BROKER, COORDINATOR}),
-    f"{_INTERNAL}Controller/AlterGroupConfigs": frozenset({BROKER, COORDINATOR}),
-    f"{_INTERNAL}Controller/AlterReassignments": frozenset({BROKER, COORDINATOR}),
-    f"{_INTERNAL}Controller/ElectLeaders": frozenset({BROKER, COORDINATOR}),
-    f"{_INTERNAL}Controller/SetReplication": frozenset({BROKER, COORDINATOR}),
-    f"{_INTERNAL}Controller/AlterAcls": frozenset({BROKER, COORDINATOR}),
-    f"{_INTERNAL}Controller/AlterQuotas": frozenset({BROKER, COORDINATOR}),
-    f"{_INTERNAL}Controller/AlterScramCredentials": frozenset({BROKER, COORDINATOR}),
+    f"{_INTERNAL}Controller/CreateTopics": _ADMINISTRATORS,
+    f"{_INTERNAL}Controller/DeleteTopics": _ADMINISTRATORS,
+    f"{_INTERNAL}Controller/CreatePartitions": _ADMINISTRATORS,
+    f"{_INTERNAL}Controller/AlterTopicConfigs": _ADMINISTRATORS,
+    f"{_INTERNAL}Controller/AlterGroupConfigs": _ADMINISTRATORS,
+    f"{_INTERNAL}Controller/AlterReassignments": _ADMINISTRATORS,
+    f"{_INTERNAL}Controller/ElectLeaders": _ADMINISTRATORS,
+    f"{_INTERNAL}Controller/SetReplication": _ADMINISTRATORS,
+    f"{_INTERNAL}Controller/AlterAcls": _ADMINISTRATORS,
+    f"{_INTERNAL}Controller/AlterQuotas": _ADMINISTRATORS,
+    f"{_INTERNAL}Controller/AlterScramCredentials": _ADMINISTRATORS,
     f"{_INTERNAL}Controller/TakeMutations": frozenset({BROKER, COORDINATOR}),
     # A controller asks nodes without a Kafka listener, and its own candidates, whether they are alive.
     "/grpc.health.v1.Health/Check": frozenset({CONTROLLER}),

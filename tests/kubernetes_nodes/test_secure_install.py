@@ -1,0 +1,134 @@
+"""The chart as it comes, closed: a client without a key is refused on each port, and the admin's Secret opens it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hapax_kube.tools import Release, Tools
+
+pytestmark = pytest.mark.timeout(600)
+
+NAMESPACE = "hapax-closed"
+VALUES = Path(os.environ.get("HAPAX_KUBE_VALUES", Path(__file__).parent / "values.yaml"))
+KEYLESS = """
+import json, socket, ssl, sys
+
+# ApiVersions 0 of Kafka's protocol: the nodes' first answer to any client that is let in.
+FRAME = bytes.fromhex("0000000a00120000000000010000")
+
+def answer(address, tls):
+    host, _, port = address.rpartition(":")
+    try:
+        connection = socket.create_connection((host, int(port)), timeout=20)
+        if tls:
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            connection = context.wrap_socket(connection)
+        connection.sendall(FRAME)
+        found = connection.recv(65536)
+        return b"" if found[:1] == b"\\x15" else found  # an alert of TLS
+    except OSError:
+        return b""
+
+for address in sys.argv[1:]:
+    print(json.dumps([address, len(answer(address, False)), len(answer(address, True))]))
+"""
+WITH_KEY = """
+from pathlib import Path
+from hapax.client import NewTopic
+from hapax.client.blocking import Admin
+from hapax.client.properties import read_properties
+with Admin(read_properties(Path("/etc/hapax/client/mounted.properties"))) as admin:
+    admin.create_topics([NewTopic("opened", 1)])
+    print(sorted(each.name for each in admin.list_topics() if not each.name.startswith("__")))
+"""
+WITHOUT = """
+from hapax.client import HapaxError
+from hapax.client.blocking import Admin
+try:
+    with Admin({"bootstrap.servers": "hapax:9092", "default.api.timeout.ms": 10000}) as admin:
+        print("let in", admin.list_topics())
+except HapaxError as error:
+    print("refused")
+"""
+
+
+@pytest.fixture(scope="module")
+def closed(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+    """The defaults, with images that the machines have and as few pods as possible. The API server refuses pods that
+    are not as restricted as its strictest standard wants."""
+    given: dict[str, Any] = yaml.safe_load(VALUES.read_text())
+    for name in ("security", "external", "admin"):
+        given.pop(name, None)
+    for name, replicas in (("broker", 1), ("coordinator", 1), ("pid", 1), ("operator", 1), ("etcd", 1)):
+        given.setdefault(name, {})["replicas"] = replicas
+    factors = ("transaction.state.log.replication.factor", "offsets.topic.replication.factor")
+    given |= {"settings": dict.fromkeys(factors, 1), "crds": {"install": False}, "fullnameOverride": "hapax"}
+    values = tmp_path_factory.mktemp("closed") / "values.yaml"
+    values.write_text(yaml.safe_dump(given))
+    tools.kubectl("create", "namespace", NAMESPACE)
+    tools.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
+    release = Release(tools, NAMESPACE, values)
+    try:
+        release.install()
+        yield release
+    finally:
+        release.uninstall()
+
+
+def client_pod(release: Release, name: str, secret: str) -> None:
+    """A pod of a program that uses the cluster; with `secret`, it has the keys of a user."""
+    (like, *_) = release.pods("coordinator")
+    container = like["spec"]["containers"][0]
+    volumes = [{"name": "tmp", "emptyDir": {}}]
+    mounts: list[dict[str, Any]] = [{"name": "tmp", "mountPath": "/tmp"}]
+    if secret:
+        volumes.append({"name": "client", "secret": {"secretName": secret, "defaultMode": 0o440}})
+        mounts.append({"name": "client", "mountPath": "/etc/hapax/client", "readOnly": True})
+    pod = {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {
+            "restartPolicy": "Never", "securityContext": like["spec"]["securityContext"],
+            "automountServiceAccountToken": False, "volumes": volumes,
+            "containers": [{
+                "name": "client", "image": container["image"], "imagePullPolicy": container["imagePullPolicy"],
+                "command": ["python3", "-c", "import signal; signal.pause()"],
+                "securityContext": container["securityContext"], "volumeMounts": mounts}],
+        },
+    }
+    tools = release.tools
+    tools.kubectl("apply", "-n", release.namespace, "-f", "-", text=json.dumps(pod))
+    tools.kubectl("wait", f"pod/{name}", "-n", release.namespace, "--for=condition=Ready", "--timeout=60s")
+
+
+def run(release: Release, pod: str, program: str, *words: str) -> str:
+    return release.tools.kubectl(
+        "exec", pod, "-n", release.namespace, "--", "python3", "-c", program, *words, timeout_s=240)
+
+
+def test_it_is_closed_and_the_admin_s_secret_opens_it(closed: Release) -> None:
+    client_pod(closed, "without", "")
+    client_pod(closed, "with", "hapax-admin")
+    assert run(closed, "with", WITH_KEY).split() == ["['opened']"]
+    assert run(closed, "without", WITHOUT).split() == ["refused"]
+    ports = {
+        f"{pod['status']['podIP']}:{port['containerPort']}"
+        for role in ("broker", "coordinator", "pid", "operator", "etcd") for pod in closed.pods(role)
+        for container in pod["spec"]["containers"] for port in container.get("ports", ())
+        # Probes have no key, so these answer, with health and figures alone.
+        if port["name"] not in ("http", "metrics")}
+    assert len(ports) >= 5 + 5 + 2 + 2 + 2 - 2
+    found = [json.loads(line) for line in run(closed, "without", KEYLESS, *sorted(ports)).splitlines()]
+    assert len(found) == len(ports)
+    for address, plain, tls in found:
+        # By TLS, the listener for clients tells what it can do before a login, as Kafka does, and no more.
+        assert plain == 0 and (tls == 0 or address.endswith(":9092")), (address, plain, tls)
+    said = closed.tools.helm("test", closed.name, "-n", closed.namespace, "--logs")
+    assert "were read once" in said
