@@ -10,6 +10,14 @@ _PRINCIPALS = (unit("kafka/test_security.py"),)
 
 MUTANTS = (
     Mutant(
+        "a certificate that was refused for a wrong clock is never looked at again", "chaos: certificates and clocks",
+        "runtime/tls.py",
+        "                return False\n            # Also what was refused before",
+        "                return False\n            if fresh == self._refused:\n                return False\n"
+        "            # Also what was refused before",
+        _CERTIFICATES,
+    ),
+    Mutant(
         "bytes of a connection under TLS go to its socket as they are", "abuse cases: the wire",
         "runtime/tls_connection.py",
         "        queue = self._queue\n        parts: list",

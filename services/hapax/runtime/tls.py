@@ -164,17 +164,18 @@ class TlsCertificates:
             if fresh == self._material:
                 self.refusal = self._refused = None
                 return False
-            if fresh == self._refused:
-                return False
+            # Also what was refused before: a certificate may have been valid only from a moment later on, or this
+            # clock was wrong.
             certificates = _parsed(fresh, self._options)
             if certificates and (fault := _outside_validity(certificates, now or datetime.now(UTC))):
                 raise TlsError(fault)
             self._check_unchanged_names(certificates)
             context = make_context(self._options, fresh, certificates, self._side)
         except TlsError as error:
-            if fresh is None and self.refusal == str(error):
-                return False
+            told = fresh == self._refused if fresh is not None else self.refusal == str(error)
             self.refusal, self._refused = str(error), fresh
+            if told:
+                return False
             self.refused_reloads += 1
             log.error("new certificates are not used; the present ones stay", listener=self.name, reason=str(error))
             return False

@@ -164,6 +164,24 @@ def test_what_was_refused_and_taken_back_raises_no_alarm(tmp_path: Path) -> None
     assert files.tls.refusal is None
 
 
+def test_a_certificate_that_came_too_early_serves_from_its_time_on(tmp_path: Path) -> None:
+    """The issuer's clock is ahead of the node's. The files do not change once more."""
+    files = Files(tmp_path)
+    tomorrow = datetime.now(UTC) + timedelta(1)
+    files.put(*AUTHORITY.issue("CN=node,O=hapax", ["node", "127.0.0.1"], since=tomorrow))
+    files.assert_kept("is valid from")
+    assert files.tls.reload(tomorrow + timedelta(hours=1))
+    assert (files.tls.refusal, files.tls.reloads, files.tls.refused_reloads) == (None, 1, 1)
+
+
+def test_a_node_whose_clock_was_wrong_takes_the_certificate_that_came_meanwhile(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.put(*SUCCESSOR)
+    assert not files.tls.reload(datetime.now(UTC) + timedelta(days=400))
+    assert files.tls.refusal is not None and "expired" in files.tls.refusal
+    assert files.tls.reload()
+
+
 @pytest.mark.parametrize(("spoil", "sentence"), [
     (lambda files: files.put(certificate=b"", key=b""), "needs a certificate"),
     (lambda files: files.put(certificate=NODE.certificate[:300]), "not PEM"),
