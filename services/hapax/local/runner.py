@@ -233,7 +233,8 @@ class Runner:
                 os.dup2(log, 1)
                 os.dup2(log, 2)
                 store_setup = importlib.import_module("hapax.local.store_setup")
-                store_setup.prepare_store(self._folder, self._state.process("etcd").port)
+                endpoint = f"127.0.0.1:{self._state.process('etcd').port}"
+                store_setup.prepare_store(self._secure, endpoint, self._state.cluster_id)
                 code = 0
             except BaseException:
                 sys.excepthook(*sys.exc_info())

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import secrets
 import ssl
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -60,8 +61,10 @@ _COMMON: Final = {
 class SecureFolder:
     """The files of a secure cluster. Making the object creates nothing."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, hosts: Callable[[ProcessState], Sequence[str]] = lambda process: _HOSTS) -> None:
+        """`hosts`: names and addresses that a process serves under."""
         self._folder = folder
+        self._hosts = hosts
         self.path = folder.path / "tls"
 
     @property
@@ -84,40 +87,61 @@ class SecureFolder:
         from hapax.local.authority import replace_file
 
         self.path.mkdir(mode=0o700, exist_ok=True)
-        services, clients = self._authority(SERVICES), self._authority(CLIENTS)
-        for process in processes:
-            self.issue(services, clients, cluster_id, process)
-        services.issue(f"CN={ETCD_ROOT}", use="client", valid=_VALID).write(self.path, ETCD_ROOT)
+        self.renew(cluster_id, processes)
         for user in USERS:
             path = self.profile_of(user)
-            issued = clients.issue(f"CN={user}", use="client", valid=_VALID)
-            replace_file(self.file(f"{user}.pem"), issued.key + issued.certificate, 0o600)
             password = self.password(user) if path.exists() else secrets.token_urlsafe(24)
             replace_file(path, self._profile(bootstrap, user, password).encode(), 0o600)
 
     def renew(self, cluster_id: str, processes: list[ProcessState]) -> None:
-        """New certificates and keys for all processes, which take them over while they run."""
-        services, clients = self._authority(SERVICES), self._authority(CLIENTS)
+        """New certificates and keys for all processes, which take them over while they run, and for the first users."""
+        from hapax.local.authority import replace_file
+
+        services, clients = self.authority(SERVICES), self.authority(CLIENTS)
         for process in processes:
             self.issue(services, clients, cluster_id, process)
+        services.issue(f"CN={ETCD_ROOT}", use="client", valid=_VALID).write(self.path, ETCD_ROOT)
+        for user in USERS:
+            issued = clients.issue(f"CN={user}", use="client", valid=_VALID)
+            replace_file(self.file(f"{user}.pem"), issued.key + issued.certificate, 0o600)
+
+    def add_authorities(self) -> None:
+        """The first step of a change of both authorities: new ones, trusted beside the former. Certificates are
+        issued by them from the next `renew` on, which must wait until all trust them; etcd reads whom it trusts only
+        when it starts."""
+        from hapax.local.authority import Authority, replace_file
+
+        for name in (SERVICES, CLIENTS):
+            made = Authority.make(_title(name))
+            former = self.file(f"{name}.crt").read_bytes()
+            replace_file(self.file(f"{name}.key"), made.key, 0o600)
+            replace_file(self.file(f"{name}.crt"), made.certificate + former)
+
+    def drop_former_authorities(self) -> None:
+        """The last step, once all have certificates of the new ones."""
+        from hapax.local.authority import replace_file
+
+        for name in (SERVICES, CLIENTS):
+            replace_file(self.file(f"{name}.crt"), self.authority(name).certificate)
 
     def issue(self, services: Authority, clients: Authority, cluster_id: str, process: ProcessState) -> None:
         if process.role == "etcd":
-            services.issue("CN=etcd", _HOSTS, valid=_VALID).write(self.path, process.name)
+            services.issue("CN=etcd", self._hosts(process), valid=_VALID).write(self.path, process.name)
             return
         name = ServiceName(cluster_id, process.role, process.node_id)
-        services.issue(f"CN={ETCD_USERS}{process.role}", [*_HOSTS, str(name)], valid=_VALID).write(
+        services.issue(f"CN={ETCD_USERS}{process.role}", [*self._hosts(process), str(name)], valid=_VALID).write(
             self.path, process.name)
-        clients.issue(f"CN={process.name}", _HOSTS, use="server", valid=_VALID).write(
+        clients.issue(f"CN={process.name}", self._hosts(process), use="server", valid=_VALID).write(
             self.path, f"{process.name}-public")
 
-    def _authority(self, name: str) -> Authority:
+    def authority(self, name: str) -> Authority:
+        """The newest of that name, made where there is none."""
         from hapax.local.authority import Authority, replace_file
 
         certificate, key = self.file(f"{name}.crt"), self.file(f"{name}.key")
         if key.exists():
             return Authority.read(certificate.read_bytes(), key.read_bytes())
-        authority = Authority.make(f"Hapax {name.removesuffix('-ca')}")
+        authority = Authority.make(_title(name))
         replace_file(key, authority.key, 0o600)
         replace_file(certificate, authority.certificate)
         return authority
@@ -181,6 +205,10 @@ class SecureFolder:
             f"--peer-cert-file={own}.crt", f"--peer-key-file={own}.key", f"--peer-trusted-ca-file={authority}",
             "--peer-client-cert-auth", "--tls-min-version=TLS1.2",
         ]
+
+
+def _title(name: str) -> str:
+    return f"Hapax {name.removesuffix('-ca')}"
 
 
 def readable_by_others(path: Path) -> bool:

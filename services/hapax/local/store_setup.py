@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from hapax.codec.metadata import Keys, ScramCredentialRecord, ScramSecretRecord
 from hapax.core.sasl.scram_keys import ScramMechanism, credential_of, salted_password
-from hapax.local.folder import Folder
 from hapax.local.secure import ETCD_ROOT, SERVICES, USERS, SecureFolder
 from hapax.runtime.etcd_users import set_up
 from hapax.runtime.tls import Material
@@ -19,13 +18,11 @@ _ITERATIONS: Final = 8192
 _SECRET_BYTES: Final = 32
 
 
-def prepare_store(folder: Folder, port: int) -> None:
-    """`port`: etcd's. Raises EtcdUsersError, OSError."""
-    secure = SecureFolder(folder)
+def prepare_store(secure: SecureFolder, endpoint: str, cluster_id: str) -> None:
+    """`endpoint`: host:port of etcd. Raises EtcdUsersError, OSError."""
     root = Material(
         secure.file(f"{ETCD_ROOT}.crt").read_bytes(), secure.file(f"{ETCD_ROOT}.key").read_bytes(),
         secure.file(f"{SERVICES}.crt").read_bytes())
-    endpoint, cluster_id = f"127.0.0.1:{port}", folder.cluster_id()
     changed = set_up(endpoint, root, cluster_id)
     keys = Keys(cluster_id)
     records = {keys.scram_secret: ScramSecretRecord(secrets.token_bytes(_SECRET_BYTES)).encode()}

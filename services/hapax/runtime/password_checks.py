@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
+from hapax.runtime.aside import Computation
+
 AT_ONCE: Final = 2
 
 T = TypeVar("T")
@@ -41,7 +43,7 @@ class PasswordChecks(Generic[T]):
                 raise
         else:
             self._running += 1
-        thread = loop.run_in_executor(None, check)
+        thread = loop.run_in_executor(None, Computation(check))
         thread.add_done_callback(lambda _: self._next())
         return await asyncio.shield(thread)
 
