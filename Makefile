@@ -10,6 +10,7 @@ SEED ?= 1
 FROM ?= HEAD~1
 MINUTES ?= 10
 ONLY ?= *
+SECURE ?=
 SCENE ?= lively
 SIM ?=
 SCOPE ?=
@@ -94,10 +95,10 @@ explore: setup ## explore every interleaving of the real machines in small scope
 mutants: setup ## put about three hundred bugs into a copy of the code, one by one; each must be found; updates docs/mutants.md
 	@PYTHONPATH=tests $(BIN)/python -m hapax_mutants --write
 
-chaos: setup ## inject faults into real processes and check the histories: make chaos MINUTES=10 ONLY='kill@*'
-	@PYTHONPATH=tests $(BIN)/python -m hapax_chaos --minutes $(MINUTES) --only '$(ONLY)'
+chaos: setup ## inject faults into real processes and check the histories: make chaos MINUTES=10 ONLY='kill@*' SECURE=1
+	@PYTHONPATH=tests $(BIN)/python -m hapax_chaos --minutes $(MINUTES) --only '$(ONLY)' $(if $(SECURE),--secure)
 
-load: setup ## put load on a cluster whose processes are killed, then count the records: make load MINUTES=30 SHAPE=soak
+load: setup ## put load on a cluster whose processes are killed, then count the records: make load MINUTES=30 SHAPE=soak, LOAD='--secure --rotate-every 20'
 	@$(BIN)/python -m hapax_load --minutes $(MINUTES) --shape $(SHAPE) $(LOAD)
 
 monitoring-lint: setup ## check the chart's alert rules and dashboard; builds both linters once (needs Go; three to five minutes)

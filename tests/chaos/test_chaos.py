@@ -16,11 +16,12 @@ from hapax.codec.batch import iterate_batches
 from hapax.local.etcd import find_etcd
 from hapax.local.folder import LocalClusterError
 from hapax.log.layout import LOG
-from hapax_chaos.catalogue import GROUP, Scenario, scenarios, without_namespaces
-from hapax_chaos.faults import TARGETS, Fault, Run, freeze_in_transaction, kill
+from hapax_chaos.catalogue import GROUP, SECURE, YEAR_S, Scenario, scenarios, secure_scenarios, without_namespaces
+from hapax_chaos.faults import TARGETS, Fault, Run, clock, freeze_in_transaction, kill
 from hapax_chaos.groups import execution
 from hapax_chaos.network import missing
 from hapax_chaos.scenario import RunVerdict
+from hapax_chaos.secure_faults import remove_user, revoke, rotate_late
 from hapax_chaos.world import Layout, World
 from hapax_mutants import MUTANTS
 
@@ -35,9 +36,11 @@ SMALL_PROXIED = Layout(
 )  # fmt: skip
 NO_FENCING = ("an old epoch may write", "a delayed EndTxn decides the next transaction")
 ZOMBIES = 8
+SECURE_SLICE = (("secure:rotate+kill@leader", "native"), ("secure:revoke-topic@client", "librdkafka"))
 ROOT = Path(__file__).parents[2]
 SMALL = Layout(brokers=1, coordinators=1, controllers=1, replication=1, namespaces=False)
 OF_GROUPS = (("consumer:kill@group-coordinator", "native"), ("classic:kill@member", "librdkafka"))
+SMALL_SECURE = replace(SMALL, secure=True, login="password")
 SMALL_GROUP = replace(SMALL, settings=GROUP.settings)
 FORMER = (
     "classic: a transaction of a former generation commits positions",
@@ -192,3 +195,33 @@ def test_what_a_former_member_commits_is_found(tmp_path: Path) -> None:
     # A freeze after the positions were sent harms nothing: they are pending, and the next owner waits for them.
     verdicts = run([(frozen, "librdkafka")] * ZOMBIES, tmp_path, services, until=doubled, work="copy-slowly")
     assert any(map(doubled, verdicts)), verdicts
+
+
+@pytest.mark.timeout(400)
+def test_certificates_and_permissions_change_under_faults(tmp_path: Path) -> None:
+    known = {scenario.name: scenario for scenario in secure_scenarios()}
+    loopback = replace(SECURE, namespaces=False)
+    verdicts = run([(replace(known[name], layout=loopback), client) for name, client in SECURE_SLICE], tmp_path)
+    assert failures(verdicts) == []
+    assert len(verdicts) == len(SECURE_SLICE)
+
+
+UNNOTICED = {
+    "an ended right is remembered": (revoke(TARGETS["client"], "topic"), "not-shut-out: "),
+    "a login goes on after its user was removed": (remove_user(TARGETS["client"]), "not-shut-out: "),
+    "a certificate that was refused for a wrong clock is never looked at again": (
+        rotate_late(clock((YEAR_S,), every_s=2.0)), "old-certificate: "),
+}
+"""Mutants -> what happens to the cluster, and what must be found."""
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("name", UNNOTICED)
+def test_a_cluster_that_does_not_notice_a_change_is_found(name: str, tmp_path: Path) -> None:
+    services = tmp_path / "services"
+    shutil.copytree(ROOT / "services", services, ignore=shutil.ignore_patterns("__pycache__"))
+    (mutant,) = (each for each in MUTANTS if each.name == name)
+    mutant.put_in(services)
+    fault, finding = UNNOTICED[name]
+    (verdict,) = run([(Scenario(name, fault, SMALL_SECURE), "native")], tmp_path, services)
+    assert any(each.startswith(finding) for each in verdict.findings), verdict

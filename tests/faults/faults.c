@@ -157,3 +157,11 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
     }
     return result;
 }
+
+/* OpenSSL compares the times of certificates with this. */
+time_t time(time_t *result) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (result) *result = now.tv_sec;
+    return now.tv_sec;
+}

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hapax.runtime import telemetry
-from hapax_chaos.catalogue import CLIENTS, Scenario, scenarios, without_namespaces
+from hapax_chaos.catalogue import CLIENTS, Scenario, scenarios, secure_scenarios, without_namespaces
 from hapax_chaos.groups import execution
 from hapax_chaos.network import missing
 from hapax_chaos.report import write_report
@@ -153,7 +153,8 @@ class Campaign:
 
 def _jobs(arguments: argparse.Namespace) -> tuple[list[_Job], int]:
     """The jobs to run, and the number of scenarios that cannot run on this machine."""
-    chosen = [s for s in scenarios() if any(fnmatch.fnmatch(s.name, only) for only in arguments.only)]
+    known = secure_scenarios() if arguments.secure else scenarios()
+    chosen = [s for s in known if any(fnmatch.fnmatch(s.name, only) for only in arguments.only)]
     why = missing()
     skipped = 0
     if why:
@@ -180,6 +181,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10.0, help="start no new scenario after this many minutes")
     parser.add_argument("--only", action="append", help="run the scenarios of this name; takes * (repeatable)")
     parser.add_argument("--client", action="append", choices=CLIENTS, help="run only this client (repeatable)")
+    parser.add_argument(
+        "--secure", action="store_true",
+        help="in clusters with TLS, logins and permissions; also scenarios about these")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--replication", type=int, default=3)
     parser.add_argument("--fresh", action="store_true", help="ignore earlier runs at this commit")
@@ -199,7 +203,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = _parse(argv)
     telemetry.start_logging("chaos", "ERROR")
     if arguments.list:
-        print("\n".join(scenario.name for scenario in scenarios()))
+        print("\n".join(s.name for s in (secure_scenarios() if arguments.secure else scenarios())))
         return 0
     deadline = time.monotonic() + 60 * arguments.minutes
     if arguments.report is not None:

@@ -51,6 +51,15 @@ from hapax_chaos.faults import (
     zombie,
 )
 from hapax_chaos.proxy import ACTIONS
+from hapax_chaos.secure_faults import (
+    change_password,
+    remove_user,
+    revoke,
+    rotate,
+    rotate_authorities,
+    rotate_late,
+    short_tokens,
+)
 from hapax_chaos.world import Layout
 
 CLIENTS: Final = ("native", "librdkafka")
@@ -71,6 +80,14 @@ _OF_GROUPS: Final = (
 )  # fmt: skip
 GROUP: Final = Layout(settings=_OF_GROUPS)
 GROUP_PROXIED: Final = replace(PROXIED, settings=_OF_GROUPS)
+
+SECURE: Final = Layout(secure=True)
+SHORT_SESSIONS: Final = replace(SECURE, login="password", settings=(("connections.max.reauth.ms", "1500"),))
+TOKENS: Final = replace(SECURE, login="token")
+SECURE_GROUP: Final = replace(GROUP, secure=True)
+SECURE_PREFIX: Final = "secure:"
+YEAR_S: Final = 366 * 86_400
+"""Longer than certificates are valid."""
 
 
 class ApiKey(IntEnum):
@@ -131,6 +148,18 @@ def scenarios() -> list[Scenario]:
     found = [scenario for group in GROUPS.values() for scenario in group()]
     assert len({scenario.name for scenario in found}) == len(found)
     return found
+
+
+def secure_scenarios() -> list[Scenario]:
+    """In secure worlds: those about certificates, users and permissions, then all others."""
+    found = [scenario for group in SECURE_GROUPS.values() for scenario in group()]
+    assert len({scenario.name for scenario in found}) == len(found)
+    return found
+
+
+def secured(scenario: Scenario) -> Scenario:
+    """The same in a secure world."""
+    return replace(scenario, name=SECURE_PREFIX + scenario.name, layout=replace(scenario.layout, secure=True))
 
 
 def without_namespaces(scenario: Scenario) -> Scenario | None:
@@ -337,3 +366,72 @@ GROUPS: Final[dict[str, Callable[[], Iterator[Scenario]]]] = {
     "members of consumer groups": _groups,
 }
 """The groups of docs/chaos-results.md, in the order in which their scenarios run."""
+
+
+def _trust() -> Iterator[Scenario]:
+    t = TARGETS
+    everybody = [name for name in t if name in _NODES and name != "pid"]
+
+    def named(name: str, fault: Fault, layout: Layout = SECURE, group: str = "") -> Scenario:
+        return Scenario(SECURE_PREFIX + (f"{group}:" if group else "") + name, fault, layout, group)
+
+    yield named("rotate", rotate(4))
+    for name in everybody:
+        yield named(f"rotate+kill@{name}", both(rotate(3, wait=False), then(kill(t[name]), kill(t[name]))))
+    for name in _MAIN:
+        yield named(f"rotate+freeze@{name}", rotate_late(freeze(t[name], 3.0)))
+        yield named(f"rotate+net-isolate@{name}", rotate_late(isolate(t[name])))
+    yield named("rotate+kill@brokers", both(rotate(2, wait=False), kill_all("broker")))
+    yield named("rotate+power-cut", both(
+        rotate(2, wait=False), kill_all("etcd", "pid", "controller", "broker", "coordinator")))
+    yield named("rotate+rolling-stop@brokers", both(rotate(3, wait=False), rolling_stop("broker")))
+    yield named("rotate+kill-thrice@client", both(rotate(3, wait=False), kill(t["client"], down_s=0.1, times=3)))
+    yield named("rotate+zombie@client", both(rotate(2, wait=False), zombie))
+    yield named("rotate+net-loss-25@leader", rotate_late(lossy(t["leader"], 25)))
+    yield named("rotate+clock-ahead@nodes", rotate_late(clock((YEAR_S, YEAR_S))))
+    yield named("rotate+clock-behind@nodes", rotate_late(clock((-86_400, -86_400))))
+    yield named("authorities", rotate_authorities())
+    for name in ("leader", "coordinator", "controller", "client"):
+        yield named(f"authorities+kill@{name}", rotate_authorities(kill(t[name])))
+    for name in ("leader", "coordinator", "client"):
+        yield named(f"clock-past-certificates@{name}", clock((YEAR_S,), t[name], every_s=4.0))
+    yield named("clock-past-certificates@nodes", clock((YEAR_S,), every_s=3.0))
+    yield named("clock-past-certificates+kill@leader", both(clock((YEAR_S,), every_s=3.0), kill(t["leader"])))
+    yield named("password@client", change_password(t["client"], 4))
+    yield named("password@client+kill@leader", both(change_password(t["client"]), kill(t["leader"])))
+    yield named("password@client+kill@coordinator", both(change_password(t["client"]), kill(t["coordinator"])))
+    yield named("password@client+kill@client", both(change_password(t["client"]), kill(t["client"], 0.1, 3)))
+    yield named("user@client", remove_user(t["client"]))
+    yield named("user@client+kill@leader", both(remove_user(t["client"]), then(kill(t["leader"]), kill(t["leader"]))))
+    for what in ("topic", "id", "group"):
+        for name in ("client", "last-client"):
+            yield named(f"revoke-{what}@{name}", revoke(t[name], what))
+    yield named("revoke-topic@client+kill@leader", both(revoke(t["client"], "topic"), kill(t["leader"])))
+    yield named("revoke-id@client+kill@coordinator", both(revoke(t["client"], "id"), kill(t["coordinator"])))
+    yield named("revoke-topic@client+rotate", both(revoke(t["client"], "topic"), rotate(2)))
+    yield named("sessions", rotate(2, pause_s=2.0), SHORT_SESSIONS)
+    for name in ("leader", "coordinator", "client", "etcd"):
+        yield named(f"sessions+kill@{name}", kill(t[name], 0.2, 3), SHORT_SESSIONS)
+    yield named("sessions+freeze@leader", freeze(t["leader"], 2.5), SHORT_SESSIONS)
+    yield named("sessions+freeze@client", freeze(t["client"], 2.5), SHORT_SESSIONS)
+    yield named("sessions+password@client", change_password(t["client"], 4), SHORT_SESSIONS)
+    yield named("tokens", short_tokens(), TOKENS)
+    for name in ("leader", "coordinator", "client"):
+        yield named(f"tokens+kill@{name}", both(short_tokens(), kill(t[name], 0.2, 3)), TOKENS)
+    yield named("clock-past-tokens@nodes", clock((7200,), every_s=4.0), TOKENS)
+    yield named("clock-past-tokens@client", clock((7200,), t["client"], every_s=4.0), TOKENS)
+    for group in _OF_ONE_PROTOCOL:
+        yield named("rotate+kill@group-coordinator",
+                    both(rotate(3, wait=False), kill(t["group-coordinator"], 0.3, 2)), SECURE_GROUP, group)
+        yield named("revoke-group@member", revoke(t["client"], "group"), SECURE_GROUP, group)
+        yield named("password@member", change_password(t["client"], 4), SECURE_GROUP, group)
+
+
+def _in_secure_worlds(group: Callable[[], Iterator[Scenario]]) -> Callable[[], Iterator[Scenario]]:
+    return lambda: map(secured, group())
+
+
+SECURE_GROUPS: Final[dict[str, Callable[[], Iterator[Scenario]]]] = {
+    "certificates, users and permissions": _trust,
+    **{f"with TLS, logins and permissions: {title}": _in_secure_worlds(group) for title, group in GROUPS.items()},
+}

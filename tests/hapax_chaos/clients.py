@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from hapax_load.connecting import translated
+
 from hapax_chaos.history import HistoryFile
 
 ASK_AGAIN_S: Final = 20.0
 """Time limit of a commit or abort; after it the outcome is unknown."""
-_TRANSACTION_TIMEOUT_MS: Final = 6000
+TRANSACTION_TIMEOUT_MS: Final = 6000
 
 
 class Abort(Exception):
@@ -61,6 +63,8 @@ class Settings:
         self.given = given = json.loads(text)
         self.kind: str = given["kind"]
         self.bootstrap: str = given["bootstrap"]
+        self.security: dict[str, str] = given["security"]
+        """Settings of TLS and logins, as the native client has them."""
         self.topic: str = given["topic"]
         self.partitions: int = given["partitions"]
         self.name: str = given["name"]
@@ -96,12 +100,12 @@ class Native:
     def __init__(self, settings: Settings) -> None:
         from hapax.client import blocking
 
-        common = {"bootstrap.servers": settings.bootstrap, "request.timeout.ms": "3000"}
+        common = {"bootstrap.servers": settings.bootstrap, **settings.security, "request.timeout.ms": "3000"}
         self._topic = settings.topic
         self._group = f"group-of-{settings.name}"
         self._producer = blocking.Producer({
             **common, "transactional.id": settings.name, "max.block.ms": "15000", "delivery.timeout.ms": "15000",
-            "transaction.timeout.ms": str(_TRANSACTION_TIMEOUT_MS), "linger.ms": "0",
+            "transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS), "linger.ms": "0",
         })
         self._consumer = blocking.Consumer({
             **common, "group.id": self._group, "isolation.level": settings.isolation, "enable.auto.commit": "false",
@@ -165,7 +169,7 @@ class Native:
 
 
 class Librdkafka:
-    TIMEOUT_MS = _TRANSACTION_TIMEOUT_MS
+    TIMEOUT_MS = TRANSACTION_TIMEOUT_MS
 
     def __init__(self, settings: Settings) -> None:
         from confluent_kafka import Producer, TopicPartition
@@ -176,8 +180,9 @@ class Librdkafka:
             "bootstrap.servers": settings.bootstrap, "log_level": 0, "socket.timeout.ms": 5000,
             "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 300, "retry.backoff.ms": 50,
             "topic.metadata.refresh.interval.ms": 2000, "topic.metadata.refresh.fast.interval.ms": 50,
-            "error_cb": lambda error: None,
+            "error_cb": lambda error: None, **translated(settings.security),
         }
+        self._security, self._password = settings.security, common.get("sasl.password")
         self._failed: Exception | None = None
         self._producer = Producer({
             **common, "transactional.id": settings.name, "transaction.timeout.ms": self.TIMEOUT_MS,
@@ -220,10 +225,19 @@ class Librdkafka:
     def begin(self) -> None:
         from confluent_kafka import KafkaException
 
+        self._take_password()
         try:
             self._producer.begin_transaction()
         except KafkaException as raised:
             raise self._meaning(raised) from raised
+
+    def _take_password(self) -> None:
+        """The native client reads the file for each login."""
+        password = translated(self._security).get("sasl.password")
+        if password != self._password:
+            self._password = password
+            for part in (self._producer, self._consumer):
+                part.set_sasl_credentials(self._security["sasl.username"], password)
 
     def send(self, partition: int, value: str) -> Callable[[], int | None]:
         from confluent_kafka import KafkaException
@@ -281,6 +295,7 @@ class AtLeastOnce(Librdkafka):
         self._producer = Producer({
             "bootstrap.servers": settings.bootstrap, "log_level": 0, "enable.idempotence": False, "acks": 1,
             "retries": 20, "retry.backoff.ms": 50, "linger.ms": 0, "error_cb": lambda error: None,
+            **translated(settings.security),
         })
 
     def begin(self) -> None:

@@ -28,6 +28,7 @@ from hapax.log.layout import (
 )
 from hapax_chaos.proxy import Action, Rule
 from hapax_chaos.world import World
+from hapax_checker import Operation
 
 SESSION_S: Final = 4.0
 """broker.session.timeout.ms of the worlds. A process that stands still for longer loses its leaderships or shards."""
@@ -45,9 +46,15 @@ class Run:
     """Starts the next process under a client's name."""
     in_transaction: Callable[[str], bool]
     """Whether a client has begun a transaction whose outcome it has not recorded yet."""
+    told: Callable[[str], list[Operation]]
+    """What a client's processes have recorded so far, with times of `time.monotonic`."""
+    kind_of: Callable[[str], str]
+    """native or librdkafka"""
     group: str = ""
     """The group whose members the clients are; empty if they are in none."""
     said: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+    """Findings of the fault itself, each beginning with its name."""
     idle: bool = False
     """Whether the fault met no target: the client never sends such a request, or the file does not exist."""
 

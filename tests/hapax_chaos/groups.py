@@ -51,6 +51,9 @@ class GroupExecution(Execution):
         kind = "native" if last else self.verdict.client
         return {"work": self._work, "kind": kind, **of_group, "static": last and self.verdict.client == "native"}
 
+    def _programs(self) -> list[str]:
+        return [*super()._programs(), self._feeder]
+
     async def _make_topic(self) -> None:
         await super()._make_topic()
         self._start_client(self._feeder)
@@ -73,10 +76,8 @@ class GroupExecution(Execution):
     async def _uncopied(self) -> str:
         """Partitions whose committed position is not their end."""
         where = [TopicPartition(self._topic, p) for p in range(PARTITIONS)]  # type: ignore[arg-type]
-        settings = {
-            "bootstrap.servers": self._world.bootstrap, "group.id": self._group, "default.api.timeout.ms": "5000",
-            "enable.auto.commit": "false",
-        }
+        settings = self._world.client(
+            group__id=self._group, default__api__timeout__ms="5000", enable__auto__commit="false")
         try:
             async with Consumer(settings) as consumer:
                 ends = await consumer.end_offsets(where)

@@ -84,7 +84,7 @@ class NativeMember:
 
         self._where = lambda topic, partition: TopicPartition(topic, partition)
         self._settings, self._owns = settings, owns
-        common = {"bootstrap.servers": settings.bootstrap, "request.timeout.ms": "3000"}
+        common = {"bootstrap.servers": settings.bootstrap, **settings.security, "request.timeout.ms": "3000"}
         self._producer = blocking.Producer({
             **common, "transactional.id": settings.name, "max.block.ms": "15000", "delivery.timeout.ms": "15000",
             "transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS), "linger.ms": "0",
@@ -324,7 +324,8 @@ class Feed:
         from hapax.client import blocking
 
         self.producer = blocking.Producer({
-            "bootstrap.servers": settings.bootstrap, "request.timeout.ms": "3000", "linger.ms": "0"})
+            "bootstrap.servers": settings.bootstrap, **settings.security, "request.timeout.ms": "3000",
+            "linger.ms": "0"})
         try:
             with native_errors():
                 self.producer.start()

@@ -17,6 +17,7 @@ import asyncio
 import json
 import random
 import socket
+import ssl
 import struct
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -40,7 +41,10 @@ class Rule:
 
 
 class Proxy:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, tls: dict[str, str] | None = None) -> None:
+        """`tls`: paths of the `certificate` and the `key` that clients see, and of the `authorities` of the nodes'
+        certificates. Logins pass as they are."""
+        self._tls = tls
         self.rules: list[Rule] = []
         self.taken: Counter[str] = Counter()
         self._random = random.Random(seed)
@@ -58,13 +62,23 @@ class Proxy:
     async def listen(self, host: str, port: int, target: tuple[str, int]) -> None:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
-                upstream = await asyncio.open_connection(*target)
+                upstream = await asyncio.open_connection(*target, ssl=self._context(ssl.Purpose.SERVER_AUTH))
             except OSError:
                 _break(writer)
                 return
             await _Link(self, (reader, writer), upstream).run()
 
-        await asyncio.start_server(accept, host, port, limit=1 << 20)
+        context = self._context(ssl.Purpose.CLIENT_AUTH)
+        await asyncio.start_server(accept, host, port, limit=1 << 20, ssl=context)
+
+    def _context(self, purpose: ssl.Purpose) -> ssl.SSLContext | None:
+        if self._tls is None:
+            return None
+        if purpose is ssl.Purpose.SERVER_AUTH:
+            return ssl.create_default_context(purpose, cafile=self._tls["authorities"])
+        context = ssl.create_default_context(purpose)
+        context.load_cert_chain(self._tls["certificate"], self._tls["key"])
+        return context
 
     async def control(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
@@ -152,7 +166,7 @@ def _break(writer: asyncio.StreamWriter) -> None:
 
 
 async def _serve(arguments: dict[str, Any]) -> None:
-    proxy = Proxy(arguments["seed"])
+    proxy = Proxy(arguments["seed"], arguments["tls"])
     for (host, port), target in arguments["routes"]:
         await proxy.listen(host, port, tuple(target))
     server = await asyncio.start_server(proxy.control, *arguments["control"])
@@ -160,7 +174,8 @@ async def _serve(arguments: dict[str, Any]) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The argument is JSON: `seed`, `control` [host, port], `routes` [[[host, port], [host, port] of a node], ...]."""
+    """The argument is JSON: `seed`, `control` [host, port], `routes` [[[host, port], [host, port] of a node], ...],
+    `tls` as of `Proxy`."""
     asyncio.run(_serve(json.loads(argv[0])))
     return 0
 

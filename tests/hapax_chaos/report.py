@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from hapax_chaos.catalogue import CLIENTS, GROUPS
+from hapax_chaos.catalogue import CLIENTS, GROUPS, SECURE_GROUPS
 
 _OTHER = "no longer in the catalogue"
 
@@ -72,8 +72,8 @@ def _summary(summary: dict[str, Any], verdicts: Sequence[_Verdict]) -> list[str]
 
 def _groups(verdicts: Sequence[_Verdict]) -> list[tuple[str, list[_Verdict]]]:
     """The groups that have runs, in the catalogue's order."""
-    title_of = {scenario.name: title for title, group in GROUPS.items() for scenario in group()}
-    members: dict[str, list[_Verdict]] = {title: [] for title in (*GROUPS, _OTHER)}
+    title_of = {scenario.name: title for title, group in (GROUPS | SECURE_GROUPS).items() for scenario in group()}
+    members: dict[str, list[_Verdict]] = {title: [] for title in (*GROUPS, *SECURE_GROUPS, _OTHER)}
     for verdict in verdicts:
         members[title_of.get(verdict["scenario"], _OTHER)].append(verdict)
     return [(title, group) for title, group in members.items() if group]

@@ -81,7 +81,9 @@ class Execution:
         self.history: list[Operation] = []
         self.verdict = RunVerdict(scenario.name, client, seed)
         names = [f"c{world.scenarios}-{number}" for number in range(CLIENTS)]
-        self._run = Run(world, self._topic, names, random.Random(seed), self._start_client, self._in_transaction)
+        self._run = Run(
+            world, self._topic, names, random.Random(seed), self._start_client, self._in_transaction, self._told,
+            lambda name: str(self._work_of(name)["kind"]))
         world.scenarios += 1
 
     async def run(self) -> RunVerdict:
@@ -107,6 +109,7 @@ class Execution:
             verdict.cluster_unusable = True
         finally:
             self._end_clients()
+            verdict.findings += self._run.complaints
             verdict.happened = [*self._run.said, *self._world.ended]
             verdict.idle = self._run.idle
             verdict.seconds = round(time.monotonic() - began, 1)
@@ -121,10 +124,15 @@ class Execution:
         config = {"segment.bytes": "4096", "index.interval.bytes": "256"}
         if replication >= 3:
             config["min.insync.replicas"] = "2"
-        async with Admin({"bootstrap.servers": self._world.bootstrap}) as admin:
+        async with Admin(self._world.client()) as admin:
             await admin.create_topics([
                 NewTopic(topic, partitions, replication, config) for topic, partitions in self._topics.items()])
+            if self._world.trust is not None:
+                await self._world.trust.permit(admin, self._programs(), self._topics, self._run.group)
         await self._world.at_rest()
+
+    def _programs(self) -> list[str]:
+        return self._run.clients
 
     def _start_client(self, name: str) -> None:
         """`name` is the transactional id, followed by -again for a second process."""
@@ -133,9 +141,10 @@ class Execution:
         self._files.append(path)
         transactional_id = name.removesuffix("-again")
         self._world.start_client(name, {
-            "bootstrap": self._world.bootstrap, "topic": self._topic, "partitions": self._topics[self._topic],
-            "name": transactional_id, "history": str(path), "seed": self.verdict.seed,
-            "generation": f"{name.removeprefix(transactional_id)}{self._started[name]}", "pause_s": _PAUSE_S,
+            **self._world.program(transactional_id), "topic": self._topic,
+            "partitions": self._topics[self._topic], "name": transactional_id, "history": str(path),
+            "seed": self.verdict.seed, "pause_s": _PAUSE_S,
+            "generation": f"{name.removeprefix(transactional_id)}{self._started[name]}",
             "isolation": self._isolation, **self._work_of(transactional_id),
         })
 
@@ -146,6 +155,10 @@ class Execution:
     def _in_transaction(self, name: str) -> bool:
         said = merge([self._folder / f"{name}.{self._started[name]}.jsonl"], since_start=False)
         return bool(said) and (said[-1].type, said[-1].f) == ("invoke", "txn")
+
+    def _told(self, name: str) -> list[Operation]:
+        own = [path for path in self._files if path.exists() and path.name.startswith(f"{name}.")]
+        return merge(own, since_start=False)
 
     def _clients(self) -> list[str]:
         return [name for name in self._started if self._world.runs(name)]
@@ -252,9 +265,7 @@ class Execution:
             TopicPartition(topic, p) for topic, count in self._topics.items()  # type: ignore[arg-type]
             for p in range(count)
         ]
-        settings = {
-            "bootstrap.servers": self._world.bootstrap, "enable.auto.commit": "false", "auto.offset.reset": "earliest",
-        }
+        settings = self._world.client(enable__auto__commit="false", auto__offset__reset="earliest")
         path = self._folder / "reader.jsonl"
         self._files.append(path)
         history = HistoryFile(path)

@@ -12,12 +12,15 @@ import json
 import random
 import shutil
 import signal
+import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
 from faults.preload import NoCompiler, Rules
+from hapax.client import Admin
 from hapax.core.hashing import shard_of
 from hapax.core.types import ShardId
 from hapax.local.etcd import etcd_command, find_etcd
@@ -28,6 +31,7 @@ from hapax.runtime.process_metrics import SELF_CORRECTIONS, TASK_FAILURES
 from hapax_chaos.network import Bridge
 from hapax_chaos.nursery import Nursery
 from hapax_chaos.proxy import Control
+from hapax_chaos.trust import Login, Trust
 
 CLUSTER: Final = "chaos"
 READY_S: Final = 60.0
@@ -40,7 +44,9 @@ SETTINGS: Final = {
 }
 _KINDS: Final = ("etcd", "pid", "controller", "broker", "coordinator")
 _FIRST_ID: Final = {"broker": 0, "coordinator": 100, "pid": 200, "controller": 300}
-_KAFKA, _RPC, _PUBLIC_RPC, _FRAMES, _HTTP = 9092, 9095, 9097, 9098, 9096
+_PORTS: Final = {
+    "kafka": 9092, "rpc": 9095, "public-rpc": 9097, "frames": 9098, "http": 9096, "nodes": 9091, "mtls": 9093}
+"""nodes, mtls: of secure worlds, see `trust`."""
 
 
 class NotAtRest(Exception):
@@ -60,6 +66,9 @@ class Layout:
     disk_mb: int = 0
     """Size of each broker's in-memory disk; 0 for a folder on the computer's disk."""
     settings: tuple[tuple[str, str], ...] = ()
+    secure: bool = False
+    """TLS on every port, logins, permissions: see `trust`."""
+    login: Login = "mixed"
 
 
 @dataclass(slots=True)
@@ -75,6 +84,11 @@ class Process:
 
     def address(self, port: str) -> tuple[str, int]:
         return self.host, self.ports[port]
+
+    @property
+    def node_id(self) -> int:
+        """-1: etcd."""
+        return -1 if self.kind == "etcd" else _FIRST_ID[self.kind] + int(self.name.rpartition("-")[2])
 
 
 class World:
@@ -97,6 +111,7 @@ class World:
         self.ended: list[str] = []
         """The processes that have ended by themselves since the last `heal`."""
         self.rules = Rules(folder / "fault-rules")
+        self.trust = Trust(folder, CLUSTER, self.processes, layout.login) if layout.secure else None
         self._store: EtcdStore | None = None
         self._client_namespace = ""
 
@@ -116,6 +131,10 @@ class World:
         self.nursery = Nursery(self.folder / "logs" / "nursery.log", environment, self._services)
         for name, kind in names.items():
             self._plan(name, kind)
+        if self.trust is not None:
+            self.trust.prepare(self.bootstrap, self.layout.proxied)
+        for process in self.processes.values():
+            process.argv = self._arguments(process)
         if self.layout.proxied:
             self._plan_proxy()
         for process in self.processes.values():
@@ -123,11 +142,22 @@ class World:
                 self.data(process.name).mkdir()
                 self.nursery.mount(self.data(process.name), self.layout.disk_mb)
             self.start(process.name)
-        self._store = EtcdStore([self._etcd], 2.0)
+            if process.kind == "etcd" and self.trust is not None:
+                await self._prepare_store(self.trust)
+        self._store = EtcdStore([self._etcd], 2.0, None if self.trust is None else self.trust.store_certificates())
         self.view = ClusterView(self._store, CLUSTER, random.Random(self.seed))
         async with asyncio.timeout(READY_S):
             await self.view.start()
         await self.at_rest()
+        if self.trust is not None:
+            async with Admin(self.client()) as admin:
+                await self.trust.make_users(admin)
+
+    async def _prepare_store(self, trust: Trust) -> None:
+        async with asyncio.timeout(READY_S):
+            while not await answers(self.processes["etcd"].address("kafka"), "/health", tls=trust.http()):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await asyncio.to_thread(trust.prepare_store, self._etcd)
 
     async def close(self) -> None:
         if self.control is not None:
@@ -153,34 +183,36 @@ class World:
     def _plan(self, name: str, kind: str) -> None:
         if self.bridge is not None:
             host, namespace = self.bridge.addresses[name], self.bridge.namespace(name)
-            ports = {"kafka": _KAFKA, "rpc": _RPC, "public-rpc": _PUBLIC_RPC, "frames": _FRAMES, "http": _HTTP}
+            ports = dict(_PORTS)
         else:
             taken = {port for process in self.processes.values() for port in process.ports.values()}
             host, namespace = "127.0.0.1", ""
-            ports = {use: free_port(taken) for use in ("kafka", "rpc", "public-rpc", "frames", "http")}
+            ports = {use: free_port(taken) for use in _PORTS}
+        if self.layout.proxied and kind in ("broker", "coordinator"):
+            ports["proxy"] = free_port(set(ports.values()))
         self.processes[name] = Process(name, kind, host, namespace, ports)
-        self.processes[name].argv = self._arguments(self.processes[name])
 
     def _arguments(self, process: Process) -> list[str]:
         host, ports = process.host, process.ports
         if process.kind == "etcd":
-            command = etcd_command(find_etcd(), self.data("etcd"), ports["kafka"], ports["rpc"])
+            tls = () if self.trust is None else self.trust.etcd_options
+            command = etcd_command(find_etcd(), self.data("etcd"), ports["kafka"], ports["rpc"], tls)
             return [word.replace("127.0.0.1", host) for word in command]
-        number = int(process.name.rpartition("-")[2])
-        settings = {
+        settings: dict[str, object] = {
             **SETTINGS, **dict(self.layout.settings),
             "transaction.state.log.replication.factor": self.layout.replication,
             "offsets.topic.replication.factor": self.layout.replication,
-            "node.id": _FIRST_ID[process.kind] + number, "cluster.id": CLUSTER,
-            "etcd.endpoints": self._etcd,
+            "node.id": process.node_id, "cluster.id": CLUSTER,
+            "etcd.endpoints": self._etcd if self.trust is None else f"https://{self._etcd}",
             "rpc.listen": f"{host}:{ports['rpc']}", "public.rpc.listen": f"{host}:{ports['public-rpc']}",
             "frames.listen": f"{host}:{ports['frames']}", "http.listen": f"{host}:{ports['http']}",
             "log.dir": self.data(process.name),
         }
-        if process.kind in ("broker", "coordinator"):
+        if self.trust is not None:
+            settings = {**self.trust.node_settings(process), **settings}
+        elif process.kind in ("broker", "coordinator"):
             settings["listeners"] = f"PLAINTEXT://{host}:{ports['kafka']}"
             if self.layout.proxied:
-                ports["proxy"] = free_port(set())
                 settings["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{ports['proxy']}"
         return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
 
@@ -190,7 +222,8 @@ class World:
             (("127.0.0.1", p.ports["proxy"]), p.address("kafka"))
             for p in self.processes.values() if "proxy" in p.ports
         ]
-        arguments = json.dumps({"seed": self.seed, "control": control, "routes": routes})
+        tls = None if self.trust is None else self.trust.proxy()
+        arguments = json.dumps({"seed": self.seed, "control": control, "routes": routes, "tls": tls})
         self.nursery.start("proxy", "proxy", [arguments], self.log("proxy"))
         self.control = Control(control)
 
@@ -210,9 +243,29 @@ class World:
     @property
     def bootstrap(self) -> str:
         """The address for clients: every broker, through the proxy if there is one."""
-        use = "proxy" if self.layout.proxied else "kafka"
+        return self._bootstrap("proxy" if self.layout.proxied else "kafka")
+
+    def _bootstrap(self, use: str) -> str:
         host = "127.0.0.1" if self.layout.proxied else ""
         return ",".join(f"{host or p.host}:{p.ports[use]}" for p in self.of_kind("broker"))
+
+    def client(self, **more: object) -> dict[str, object]:
+        """Settings of the harness's own clients. Names are written with `__` for a dot."""
+        secure = {} if self.trust is None else self.trust.harness()
+        given = {name.replace("__", "."): value for name, value in more.items()}
+        return {**secure, "bootstrap.servers": self.bootstrap, **given}
+
+    def program(self, name: str) -> dict[str, object]:
+        """What a client process needs in order to reach the cluster: `bootstrap`, `security`."""
+        if self.trust is None:
+            return {"bootstrap": self.bootstrap, "security": {}}
+        use = "mtls" if self.trust.by_certificate(name) else "proxy" if self.layout.proxied else "kafka"
+        return {"bootstrap": self._bootstrap(use), "security": self.trust.program(name)}
+
+    async def reload_certificates(self) -> None:
+        """Of the harness's own connection to etcd."""
+        assert self._store is not None
+        await self._store.reload_certificates()
 
     def of_kind(self, kind: str) -> list[Process]:
         return [process for process in self.processes.values() if process.kind == kind]
@@ -319,12 +372,14 @@ class World:
     async def _missing(self) -> str:
         if ended := self.supervise():
             return ended
+        tls = None if self.trust is None else self.trust.http()
+        measure = partial(measured, tls=tls)
         for process in self.processes.values():
-            if process.kind != "etcd" and not await answers(process.address("http"), "/readyz"):
+            if process.kind != "etcd" and not await answers(process.address("http"), "/readyz", tls=tls):
                 return f"{process.name} is not ready"
         for process in self.of_kind("broker"):
             for metric in ("hapax_broker_unchecked_segments", "hapax_broker_damaged_segments"):
-                if value := await measured(process.address("http"), metric):
+                if value := await measure(process.address("http"), metric):
                     return f"{process.name} has {metric} {value}"
         view = self.view
         for partition in view.partitions():
@@ -346,12 +401,16 @@ class World:
         for process in self.processes.values():
             if process.kind == "etcd":
                 continue
-            for metric, number in own_faults(await scraped(process.address("http"), 5.0)).items():
+            for metric, number in own_faults(await self.metrics(process)).items():
                 key = (process.name, process.pid, metric)
                 if number > self._own_faults.get(key, 0):
                     self._own_faults[key] = number
                     found.append(f"own-fault: {process.name} counts {metric} {number:.0f}")
         return found
+
+    async def metrics(self, process: Process) -> list[str]:
+        """Lines. Empty if they cannot be read now."""
+        return await scraped(process.address("http"), 5.0, None if self.trust is None else self.trust.http())
 
     def events(self) -> Iterator[str]:
         """Lines of the nodes' logs that need a person's attention."""
@@ -370,11 +429,11 @@ async def until(condition: Callable[[], bool], timeout: float) -> None:
             await asyncio.sleep(0.05)
 
 
-async def scraped(address: tuple[str, int], timeout: float) -> list[str]:
+async def scraped(address: tuple[str, int], timeout: float, tls: ssl.SSLContext | None = None) -> list[str]:
     """The lines of a process's metrics. Empty if they cannot be read now."""
     try:
         async with asyncio.timeout(timeout):
-            reader, writer = await asyncio.open_connection(*address)
+            reader, writer = await asyncio.open_connection(*address, ssl=tls)
             try:
                 writer.write(b"GET /metrics HTTP/1.1\r\nHost: chaos\r\nConnection: close\r\n\r\n")
                 return (await reader.read()).decode(errors="replace").splitlines()
@@ -384,9 +443,11 @@ async def scraped(address: tuple[str, int], timeout: float) -> list[str]:
         return []
 
 
-async def measured(address: tuple[str, int], metric: str, timeout: float = 1.0) -> float:
+async def measured(
+    address: tuple[str, int], metric: str, timeout: float = 1.0, tls: ssl.SSLContext | None = None
+) -> float:
     """The value of a metric without labels. 1 if it cannot be read now."""
-    lines = await scraped(address, timeout)
+    lines = await scraped(address, timeout, tls)
     return next((float(line.split()[-1]) for line in lines if line.startswith(metric + " ")), 1.0)
 
 
@@ -396,11 +457,13 @@ def own_faults(lines: list[str]) -> dict[str, float]:
     return {name: float(number) for name, _, number in (line.rpartition(" ") for line in lines if line.startswith(own))}
 
 
-async def answers(address: tuple[str, int], path: str, timeout: float = 1.0) -> bool:
+async def answers(
+    address: tuple[str, int], path: str, timeout: float = 1.0, tls: ssl.SSLContext | None = None
+) -> bool:
     """Whether `GET path` is answered 200 now."""
     try:
         async with asyncio.timeout(timeout):
-            reader, writer = await asyncio.open_connection(*address)
+            reader, writer = await asyncio.open_connection(*address, ssl=tls)
             try:
                 writer.write(f"GET {path} HTTP/1.1\r\nHost: chaos\r\nConnection: close\r\n\r\n".encode())
                 return (await reader.readexactly(12)).startswith(b"HTTP/1.1 200")

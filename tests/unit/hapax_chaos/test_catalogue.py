@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hapax_chaos.catalogue import scenarios, without_namespaces
+from hapax_chaos.catalogue import scenarios, secure_scenarios, without_namespaces
 from hapax_chaos.history import HistoryFile, merge
 
 
@@ -18,6 +18,17 @@ def test_only_what_is_about_packets_needs_namespaces() -> None:
     assert {"kill@leader", "late@END_TXN", "clock-jumps@nodes", "full-disk@leader"} <= here
     assert not any("net-" in name for name in here)
     assert len(here) >= 133
+
+
+def test_every_scenario_exists_in_a_secure_cluster_too() -> None:
+    secure = secure_scenarios()
+    names = {scenario.name for scenario in secure}
+    assert {f"secure:{scenario.name}" for scenario in scenarios()} < names
+    assert all(scenario.layout.secure for scenario in secure)
+    assert not any(scenario.layout.secure for scenario in scenarios())
+    for wanted in ("rotate", "authorities", "password@client", "user@client", "revoke-topic@client",
+                   "sessions+kill@leader", "clock-past-certificates@nodes", "clock-past-tokens@nodes"):
+        assert f"secure:{wanted}" in names
 
 
 def test_histories_merge_in_the_order_of_time_and_forget_half_a_line(tmp_path: Path) -> None:
