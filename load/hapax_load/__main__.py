@@ -1,6 +1,7 @@
 """`python -m hapax_load`: puts load on a cluster while processes are killed, then counts every record.
 
 Without `--bootstrap` it starts three brokers and two coordinators of its own and kills one process after another.
+With `--secure` that cluster has TLS and logins on every port, and `--rotate-every` replaces all its certificates.
 With `--kube NAMESPACE` it follows the load that the chart runs there, and kills pods. The exit code is 0 only if no
 record was lost, doubled, shown or torn. Writes report.html, verdict.json and locust's own files.
 """
@@ -29,8 +30,9 @@ from rich.table import Table
 from hapax.client import HapaxError, SettingsError
 from hapax.local.cluster import LocalCluster
 from hapax.local.folder import LocalClusterError
+from hapax.local.secure import SecureFolder
 from hapax.local.timeline import Kill
-from hapax_load import connecting, pods, steadiness
+from hapax_load import connecting, pods, rotation, steadiness
 from hapax_load.audit import Reading, audit, create_topics
 from hapax_load.connecting import VARIABLE
 from hapax_load.copier import Copier
@@ -108,8 +110,9 @@ class Killer:
 class Watch:
     """Samples every process of a local cluster, and restarts a process that ended by itself, as Kubernetes would."""
 
-    def __init__(self, cluster: LocalCluster, began: float) -> None:
-        self._cluster, self._began = cluster, began
+    def __init__(self, cluster: LocalCluster, began: float, files: SecureFolder | None = None) -> None:
+        """`files`: of a secure cluster."""
+        self._cluster, self._began, self._files = cluster, began, files
         self.lives: dict[int, steadiness.Watched] = {}
         self.ended: list[Kill] = []
 
@@ -118,7 +121,8 @@ class Watch:
         for process in self._cluster.status().processes:
             if process.state == "running":
                 life = self.lives.setdefault(process.pid, steadiness.Watched(process.name, process.pid, now))
-                steadiness.sample(life, now, process.http_port)
+                tls = None if self._files is None else self._files.trust()
+                steadiness.sample(life, now, process.http_port, tls)
             elif process.state.startswith("exited"):
                 self.ended.append(Kill(time.time() - self._began, f"{process.name} (by itself)"))
                 with contextlib.suppress(LocalClusterError):  # started, but not ready yet
@@ -228,24 +232,29 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
         if not bootstrap:
             cluster = LocalCluster(stack.enter_context(tempfile.TemporaryDirectory(prefix="hapax-load-")))
             settings = ["default.replication.factor=3", "min.insync.replicas=2", *(_SOAKING if soaks else ()),
-                        *arguments.set]
+                        *(rotation.SETTINGS if arguments.secure else ()), *arguments.set]
             rest = "rest" in arguments.users_of.split(",")
-            state = cluster.up(brokers=3, coordinators=2, owned=True, settings=settings, admin=rest)
+            state = cluster.up(
+                brokers=3, coordinators=2, owned=True, settings=settings, admin=rest, secure=arguments.secure)
             stack.callback(cluster.down)
             bootstrap = state.bootstrap
+            if arguments.secure:
+                os.environ[VARIABLE] = str(SecureFolder(cluster.folder).profile)
+                stack.callback(os.environ.pop, VARIABLE)
             if rest:
-                arguments.rest = f"http://127.0.0.1:{state.process('admin-0').port}"
+                scheme = "https" if arguments.secure else "http"
+                arguments.rest = f"{scheme}://127.0.0.1:{state.process('admin-0').port}"
                 arguments.rest_token = cluster.folder.rest_tokens().read_text().split()[-1]  # the read-only token
         create_topics(
             bootstrap, 3 if cluster is not None else arguments.replication, replace=arguments.replace,
             config=_SOAKED if soaks else None)
         began = time.time()
         print(pods.BEGINS, file=sys.stderr, flush=True)
-        killer, watch, reading = None, None, None
+        killer, rotated, watch, reading = None, None, None, None
         counting = contextlib.ExitStack()
         with contextlib.ExitStack() as beside:
             if cluster is not None:
-                watch = Watch(cluster, began)
+                watch = Watch(cluster, began, SecureFolder(cluster.folder) if arguments.secure else None)
                 beside.enter_context(Background(watch, _SAMPLE_S))
             if soaks:
                 reading = stack.enter_context(Reading(bootstrap, ALL))
@@ -253,6 +262,9 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
             if cluster is not None and arguments.kill_every > 0:
                 killer = Killer(cluster, began)
                 beside.enter_context(Background(killer, arguments.kill_every))
+            if cluster is not None and arguments.rotate_every > 0:
+                rotated = rotation.Rotation(cluster, began)
+                beside.enter_context(Background(rotated, arguments.rotate_every))
             limit_s = arguments.minutes * 60 + _STOP_S + _SLACK_S
             drive(locust(arguments, bootstrap, out), arguments.rest_token, out, limit_s)
         seconds = time.time() - began
@@ -266,6 +278,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
             reading = stack.enter_context(Reading(bootstrap, ALL))
         reading.to_the_end()
         verdicts = audit(reading.seen, ledger, copied=copies)
+    rotations = [] if rotated is None else rotated.done
     kills = [*(killer.kills if killer is not None else []), *(watch.ended if watch is not None else [])]
     courses = read_history(out / "locust_stats_history.csv", began)
     slopes: dict[str, dict[str, steadiness.Slope]] = {}
@@ -276,17 +289,25 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
         raise RuntimeError(f"a topic of the load has no acknowledged record: see {out / 'locust.log'}")
     steady = steadiness.steady(slopes)
     title = f"{arguments.shape} load, {arguments.users} users, {len(kills)} kills"
+    if arguments.rotate_every > 0:
+        title += f", all certificates replaced {len(rotations)} times"
     (out / "report.html").write_text(
-        page(title, verdicts, courses, kills, seconds, slopes), encoding="utf-8")
+        page(title, verdicts, courses, [*kills, *rotations], seconds, slopes), encoding="utf-8")
     told = as_json(verdicts, courses, kills) | {
         "slopes": {name: {each: asdict(found) for each, found in of.items()} for name, of in slopes.items()},
-        "records": outcomes(ledger.facts()), "title": title, "began": began, "seconds": seconds}
+        "records": outcomes(ledger.facts()), "title": title, "began": began, "seconds": seconds,
+        "rotations": [asdict(each) for each in rotations]}
     (out / "verdict.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     show(console, verdicts, title)
     if arguments.shape == "soak" and not steady:
         console.print("[red]not steady[/]" if slopes else "[red]no process lived long enough to be judged[/]")
     console.print(f"report: {out / 'report.html'}")
     clean = all(verdict.clean for verdict in verdicts.values())
+    if arguments.rotate_every > 0 and killer is None:
+        # Nothing but certificates has changed, and no client may have noticed.
+        failures = {name: course.failures for name, course in courses.items() if course.failures}
+        console.print(f"requests that failed: {failures or 'none'}")
+        clean = clean and bool(rotations) and not failures
     return clean and (arguments.shape != "soak" or steady)
 
 
@@ -316,6 +337,12 @@ def parser() -> argparse.ArgumentParser:
         "--kill-every", type=float,
         help="seconds between kills; 0: kill nothing. Default: 15, and 300 for a soak, so that processes live long "
         "enough to be judged")
+    parser.add_argument(
+        "--secure", action="store_true", help="TLS, logins and permissions on every port of the own cluster")
+    parser.add_argument(
+        "--rotate-every", type=float, default=0.0,
+        help="seconds between replacements of every certificate, with --secure; 0: none. With --kill-every 0, a "
+        "request that fails is a failure of the load")
     parser.add_argument("--workers", type=int, default=0, help="locust worker processes; 0: one process in all")
     parser.add_argument("--master-port", type=int, default=5557)
     parser.add_argument(
@@ -344,7 +371,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         words.error(f"no such users: {', '.join(sorted(unknown))}")
     if "rest" in arguments.users_of.split(",") and arguments.bootstrap and not arguments.rest:
         words.error("--users-of rest needs --rest, the address of the REST API")
-    if not arguments.bootstrap:  # its own cluster has no logins
+    if arguments.secure and arguments.bootstrap:
+        words.error("--secure is for the load's own cluster; a running one is reached with --command-config")
+    if arguments.rotate_every > 0 and not arguments.secure:
+        words.error("--rotate-every needs --secure")
+    if not arguments.bootstrap:  # its own cluster makes its own logins
         os.environ.pop(VARIABLE, None)
     elif arguments.command_config:
         os.environ[VARIABLE] = arguments.command_config

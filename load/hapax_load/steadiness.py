@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,19 +47,20 @@ class Watched:
     samples: list[Sample] = field(default_factory=list)
 
 
-def sample(watched: Watched, now: float, http_port: int) -> None:
+def sample(watched: Watched, now: float, http_port: int, tls: ssl.SSLContext | None = None) -> None:
     """Adds a sample if the process still lives."""
     try:
         process = psutil.Process(watched.pid)
         resident, handles = process.memory_info().rss, process.num_fds()
     except psutil.Error:
         return
-    watched.samples.append(Sample(now - watched.began, resident, handles, _tasks(http_port)))
+    watched.samples.append(Sample(now - watched.began, resident, handles, _tasks(http_port, tls)))
 
 
-def _tasks(http_port: int) -> int | None:
+def _tasks(http_port: int, tls: ssl.SSLContext | None) -> int | None:
+    scheme = "http" if tls is None else "https"
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{http_port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"{scheme}://127.0.0.1:{http_port}/metrics", timeout=5, context=tls) as answer:
             found = _TASKS.search(answer.read().decode())
     except (urllib.error.URLError, OSError):
         return None
