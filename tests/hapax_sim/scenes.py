@@ -30,6 +30,10 @@ SCENES: Final[Mapping[str, Scene]] = {
     "logins": Scene(
         **_CLUSTER, appenders=2, with_logins=True, parts=("renewals",), pause_s=(0.0, 0.3), faults_every_s=3.0,
     ),
+    "refused": Scene(
+        **_CLUSTER, appenders=2, with_logins=True, parts=("renewals", "refusals"), pause_s=(0.0, 0.3),
+        faults_every_s=3.0,
+    ),
     "old": Scene(**_CLUSTER, programs=False, parts=("old",), pause_s=(0.0, 0.3), faults_every_s=4.0),
     "prepared": Scene(
         **_CLUSTER, programs=False, parts=("prepared",), pause_s=(0.0, 0.3), faults_every_s=4.0, settings=OF_PREPARED,

@@ -41,6 +41,8 @@ class ClientLife:
         self._workload, self.sim_process = workload, process
         self.name = name
         self.process = f"{name}/{number}"
+        self._mechanism = (len(workload.lives) + number) % len(logins.MECHANISMS)
+        """Of its logins: each program's next life uses another, and programs differ."""
         self.rng = random.Random(workload.rng.random())
         self.recorder = workload.recorder
         self.ports = workload.cluster.ports(process, self.rng)
@@ -48,12 +50,14 @@ class ClientLife:
         self.spread_every_s = workload.spread_every_s
 
     def settings(self, **more: str) -> dict[str, str]:
-        return self._workload.settings(**more)
+        if not self._workload.cluster.with_logins:
+            return self._workload.settings(**more)
+        return self._workload.settings(**more) | {"sasl.mechanism": logins.MECHANISMS[self._mechanism]}
 
     def writing(self, **more: str) -> dict[str, str]:
         """Settings of a producer, with limits that fit into a simulated minute."""
         limits = {"max.block.ms": "20000", "delivery.timeout.ms": "20000", "transaction.timeout.ms": "10000"}
-        return {**self._workload.settings(**more), **limits}
+        return {**self.settings(**more), **limits}
 
     def stopping(self) -> bool:
         return self._workload.stopping
@@ -125,6 +129,7 @@ class Workload:
         async def create() -> None:
             if self.cluster.with_logins:
                 await logins.create_user(self._servers(), self.cluster.ports(process, self.rng))
+                await logins.permit(self._servers(), self.cluster.ports(process, self.rng))
             async with Admin(self.settings(), ports=self.cluster.ports(process, self.rng)) as admin:
                 wanted = [NewTopic(name, count, self.replication) for name, count in PARTITIONS.items()]
                 for part in self.parts:

@@ -13,6 +13,7 @@ from hapax_sim.parts.old import Old
 from hapax_sim.parts.part import Part
 from hapax_sim.parts.positions import Positions
 from hapax_sim.parts.prepared import Prepared
+from hapax_sim.parts.refusals import Refusals
 from hapax_sim.parts.remade import Remade
 from hapax_sim.parts.renewals import Renewals
 from hapax_sim.parts.rest import Rest
@@ -27,6 +28,7 @@ PARTS: Final[Mapping[str, Callable[[], Part]]] = {
     "old": Old,
     "positions": Positions,
     "prepared": Prepared,
+    "refusals": Refusals,
     "remade": Remade,
     "renewals": Renewals,
     "rest": Rest,

@@ -28,8 +28,7 @@ class Renewals:
         return {"administrator-0": self.change}
 
     async def change(self, life: Life) -> None:
-        servers = ",".join(f"sim:{int(each.rpartition(':')[2]) - logins.PORT_OFFSET}"
-                           for each in life.settings()["bootstrap.servers"].split(","))
+        servers = logins.without(life.settings()["bootstrap.servers"])
         while not life.stopping():
             with contextlib.suppress(HapaxError):
                 await logins.create_user(servers, life.ports)
