@@ -40,6 +40,20 @@ def test_nothing_is_lost_or_doubled_under_kills(tmp_path: Path) -> None:
     assert page.count("<svg") >= 4 and told["kills"][0]["target"] in page
 
 
+@pytest.mark.timeout(300)
+def test_no_client_notices_that_every_certificate_is_replaced(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "hapax_load", "--minutes", "0.3", "--users", "4", "--secure", "--rotate-every", "4",
+         "--kill-every", "0", "--users-of", "produce,transactions,copy,rest", "--out", str(tmp_path)],
+        capture_output=True, text=True, check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "locust.log").read_text()[-3000:]
+    told = json.loads((tmp_path / "verdict.json").read_text())
+    assert told["clean"] and not told["kills"] and len(told["rotations"]) >= 2
+    assert all(topic["kept"] > 0 for topic in told["topics"].values()) and len(told["topics"]) == 3
+    assert not any(request["failures"] for request in told["requests"].values()), told["requests"]
+
+
 def test_what_is_missing_and_what_is_twice_there_is_found(cluster_factory: ClusterFactory) -> None:
     bootstrap = cluster_factory().bootstrap
     create_topics(bootstrap, 1)
