@@ -108,6 +108,7 @@ def rotate_authorities(amid: Fault | None = None) -> Fault:
         run.say("certificates of the second authority")
         trust.renew()
         await shown_everywhere(run)
+        _restart_librdkafka(run)
         if amid is not None:
             await amid(run)
         before = await _reloads(run.world)
@@ -120,14 +121,14 @@ def rotate_authorities(amid: Fault | None = None) -> Fault:
 
 
 async def _restart_etcd(run: Run) -> None:
-    """It reads whom it trusts only when it starts."""
+    """It reads whom it trusts only when it starts. A planned stop takes it some seconds, in which leases end."""
     await run.world.reload_certificates()
-    await run.world.stop("etcd")
+    run.world.kill("etcd")
     run.world.start("etcd")
 
 
 def _restart_librdkafka(run: Run) -> None:
-    """It reads whom it trusts only when it starts. The native client reads it for each connection."""
+    """It reads its files only when it starts. The native client reads them for each connection."""
     for name in run.clients:
         if run.kind_of(name) == "librdkafka":
             run.world.kill(name)
