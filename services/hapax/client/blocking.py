@@ -418,6 +418,7 @@ class Admin(_Client[admin.Admin]):
 
     describe_user_scram_credentials = _waits(admin.Admin.describe_user_scram_credentials)
     alter_user_scram_credentials = _waits(admin.Admin.alter_user_scram_credentials)
+    order_of_changes = _on_loop(admin.Admin.order_of_changes)
 
     list_transactions = _waits(admin.Admin.list_transactions)
     describe_transactions = _waits(admin.Admin.describe_transactions)

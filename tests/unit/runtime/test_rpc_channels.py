@@ -11,7 +11,7 @@ import pytest
 
 from hapax.rpc.gen.hapax.internal.v1 import calls_pb2
 from hapax.runtime.network import TcpNetwork
-from hapax.runtime.ports import FrameConnection, FrameHandler, FrameLimits, RpcError
+from hapax.runtime.ports import FrameConnection, FrameHandler, FrameLimits, RpcError, TlsContexts
 from hapax.runtime.rpc import RpcIdentity
 from hapax.runtime.rpc_stream import StreamLink
 from unit.runtime.rpc_world import ECHO, World, failure
@@ -46,7 +46,8 @@ class NeverConnects(TcpNetwork):
         self.connecting = asyncio.Event()
 
     async def connect(
-        self, host: str, port: int, opened: Callable[[FrameConnection], FrameHandler], limits: FrameLimits
+        self, host: str, port: int, opened: Callable[[FrameConnection], FrameHandler], limits: FrameLimits,
+        tls: TlsContexts | None = None,
     ) -> FrameConnection:
         self.connecting.set()
         return await asyncio.get_running_loop().create_future()
