@@ -1,4 +1,4 @@
-"""Bugs of the REST API's logins and permissions."""
+"""Bugs of the logins and permissions of the REST API, and of the logins of public gRPC."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from hapax_mutants.mutant import Mutant, unit
 _NEEDS = "admin/test_needs.py"
 _CALLERS = "admin/test_callers.py"
 _FRONT = (unit("admin/test_tls_front.py"),)
+_PUBLIC = (unit("runtime/test_public_logins.py"),)
 
 
 def _needs(test: str) -> tuple[str, ...]:
@@ -88,11 +89,6 @@ MUTANTS = (
         _callers("test_a_password_that_is_changed_while_it_is_checked_opens_nothing"),
     ),
     Mutant(
-        "remembered names and passwords run together", "one user is not another", "runtime/authorization_header.py",
-        'f"{len(name)}:{name}{password}"', 'f"{name}{password}"',
-        _callers("test_name_and_password_are_not_mixed_up"),
-    ),
-    Mutant(
         "an unknown user is refused without a computation", "abuse case 13", "runtime/authorization_header.py",
         "        known = self._right.find(check.name, check.password)\n",
         "        if check.credential.decoy:\n            return Failure(\"unknown\")\n"
@@ -108,5 +104,23 @@ MUTANTS = (
         "who fails a handshake with the REST API is not told why", "abuse case 5", "admin/tls_front.py",
         "            self.pass_on()\n            self.closing = True\n", "            self.closing = True\n",
         _FRONT,
+    ),
+    Mutant(
+        "a client of public gRPC that shows nothing is anonymous", "logins of public calls", "runtime/rpc_server.py",
+        "                if self._logins is not None and peer.principal == ANONYMOUS:\n", "                if False:\n",
+        _PUBLIC,
+    ),
+    Mutant(
+        "a wrong login of public gRPC is taken for none", "logins of public calls", "runtime/rpc_server.py",
+        '            raise RpcError("UNAUTHENTICATED", "the credentials are not valid")\n',
+        "            return ANONYMOUS\n",
+        _PUBLIC,
+    ),
+    Mutant(
+        "the client shows its password to a listener without TLS", "passwords go over TLS alone",
+        "runtime/rpc_public.py",
+        "        self._login = login if address.startswith(TLS) else None\n        self._shows_login = False\n",
+        "        self._login = login\n        self._shows_login = True\n",
+        _PUBLIC,
     ),
 )

@@ -385,7 +385,7 @@ class SimNetwork:
 
     async def serve_rpc(
         self, host: str, port: int, handlers: dict[str, RpcHandler], ready: Callable[[], str] | None = None,
-        *, streams: bool = True,
+        *, streams: bool = True, logins: object = None,
     ) -> _RpcServer:
         server = _RpcServer(self.world, self.process, port or self.world.next_port(), handlers, self.cluster_id)
         self.world.rpc_servers[server.port] = server
@@ -401,7 +401,9 @@ class SimNetwork:
     def node_tls(self, role: str, node_id: int) -> None:
         return None
 
-    def public_channel(self, address: str, cluster_id: str, tls: object = None) -> SimRpcChannel:
+    def public_channel(
+        self, address: str, cluster_id: str, tls: object = None, login: object = None
+    ) -> SimRpcChannel:
         return SimRpcChannel(self.world, self.process, address, cluster_id)
 
     def _died(self) -> None:

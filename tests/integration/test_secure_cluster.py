@@ -20,18 +20,20 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from conftest import end_cluster, start_cluster
 from hapax.client.admin import NewTopic
 from hapax.client.blocking import Admin, Leases
+from hapax.client.users import ScramUpsertion
 from hapax.codec.metadata import TXN_STATE_TOPIC, TopicRecord
 from hapax.core.errors import ErrorCode
+from hapax.core.sasl.scram_keys import ScramMechanism
 from hapax.core.types import PartitionIndex, TopicId
 from hapax.core.types import TopicPartition as CorePartition
-from hapax.local.authority import Authority
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2, transactions_pb2
 from hapax.runtime.ports import Compare, MetadataUnavailable, Put, RpcError
-from hapax.runtime.rpc import CLUSTER_KEY
+from hapax.runtime.rpc import CLUSTER_KEY, LOGIN_KEY
 from hapax.runtime.tls import TlsOptions
 from integration.scraping import total
 from integration.secure_cluster import CLIENTS, SERVICES, Secure, certificate_of
 from integration.waiting import wait_until
+from unit.admin.rest_world import basic
 
 TIMEOUT = 30.0
 NODES = ("broker-0", "broker-1", "coordinator-0", "pid-0", "controller-0")
@@ -193,28 +195,30 @@ def test_another_process_in_the_place_of_the_dialled_one_is_not_believed(secure:
 
 
 def test_a_client_fences_no_one_on_the_public_port(secure: Secure) -> None:
-    """Abuse case 29, of a user who is let in: on service ports its certificate is not taken at all."""
-    key, _, certificate = secure.files.file("admin.pem").read_bytes().partition(b"-----END PRIVATE KEY-----\n")
-    boss = key + b"-----END PRIVATE KEY-----\n", certificate
-    tenant = Authority.read(
-        secure.files.file(f"{CLIENTS}.crt").read_bytes(), secure.files.file(f"{CLIENTS}.key").read_bytes(),
-    ).issue("CN=tenant", use="client")
+    """Abuse case 29, of a user who is let in; who is not known is refused before that."""
+    with Admin(secure.client) as admin:
+        admin.alter_user_scram_credentials([ScramUpsertion("tenant", ScramMechanism.SCRAM_SHA_256, "secret", 4096)])
     request = transactions_pb2.FenceProducerRequest(transactional_id="theirs").SerializeToString()
-    authority = secure.files.file(f"{CLIENTS}.crt").read_bytes()
+    credentials = grpc.ssl_channel_credentials(secure.files.file(f"{CLIENTS}.crt").read_bytes())
     port = secure.process("coordinator-0").public_rpc_port
 
-    def status(own: tuple[bytes, bytes]) -> grpc.StatusCode:
-        with grpc.secure_channel(f"127.0.0.1:{port}", grpc.ssl_channel_credentials(authority, *own)) as channel:
+    def status(login: str) -> grpc.StatusCode:
+        shown = [(LOGIN_KEY, login)] if login else []
+        with grpc.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
             try:
                 channel.unary_unary("/hapax.v1.Transactions/FenceProducer")(
-                    request, timeout=TIMEOUT, metadata=((CLUSTER_KEY, secure.cluster_id),))
+                    request, timeout=TIMEOUT, metadata=((CLUSTER_KEY, secure.cluster_id), *shown))
             except grpc.RpcError as error:
                 code: grpc.StatusCode = error.code()
                 return code
         return grpc.StatusCode.OK
 
-    assert status((tenant.key, tenant.certificate)) is grpc.StatusCode.PERMISSION_DENIED
-    assert status(boss) is not grpc.StatusCode.PERMISSION_DENIED
+    tenant = basic("tenant", "secret")
+    wait_until(lambda: status(tenant) is grpc.StatusCode.PERMISSION_DENIED, "login of a tenant")
+    for stranger in ("", basic("tenant", "guess"), basic("admin", "guess"), "Bearer x.y.z"):
+        assert status(stranger) is grpc.StatusCode.UNAUTHENTICATED
+    boss = status(basic("admin", secure.files.password("admin")))
+    assert boss not in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
 
 
 # --- the nodes' Kafka listener ----------------------------------------------------------------------------------------

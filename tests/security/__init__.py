@@ -56,6 +56,7 @@ SUITE: Final = (
     "tests/unit/runtime/test_key_sets.py",
     "tests/unit/runtime/test_password_checks.py",
     "tests/unit/runtime/test_public_access.py",
+    "tests/unit/runtime/test_public_logins.py",
     "tests/unit/runtime/test_scram_image.py",
     "tests/unit/runtime/test_service_tls.py",
     "tests/unit/runtime/test_tls.py",

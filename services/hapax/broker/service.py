@@ -278,7 +278,7 @@ class BrokerService:
         rpc = BrokerRpc(self.partitions, self._transactional_id_of)
         calls = self._calls = await listen_for_calls(
             ports.network, settings, self.ready, internal=rpc.handlers(), public=rpc.public_handlers(),
-            access=self.server.table.access)
+            access=self.server.table.access, scram=self.view.scram, ports=ports)
         self._bound = await self.server.start_all(settings.kafka_addresses)
         advertised, *further = settings.advertised_kafka(self._bound).items()
         record = NodeRecord(

@@ -639,7 +639,7 @@ class ClusterClient:
         found = self._rpc.get(address)
         if found is None:
             found = self._rpc[address] = self.ports.network.public_channel(
-                address, self.cluster_id or "", self._tls)
+                address, self.cluster_id or "", self._tls, self._login)
         return found
 
     # --- trying again -----------------------------------------------------------------------------------------

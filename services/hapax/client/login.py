@@ -99,6 +99,10 @@ class ClientLogin:
     def renew_after_s(self, lifetime_ms: int) -> float:
         return lifetime_ms / 1000 * self._ports.random.uniform(*_RENEWED_AT)
 
+    async def header(self) -> str:
+        """`ports.CallLogin`. Raises PeerError."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """Asks for no further credential."""
 
@@ -162,6 +166,9 @@ class PasswordLogin(ClientLogin):
             return _Plain(self._name, password)
         nonce = base64.b64encode(self._ports.random.randbytes(_NONCE_BYTES)).decode("ascii")
         return _Scram(_scram(self.mechanism), self._name, nonce, password)
+
+    async def header(self) -> str:
+        return "Basic " + base64.b64encode(f"{self._name}:{await self._password()}".encode()).decode("ascii")
 
     async def outdated(self, exchange: ClientExchange) -> bool:
         assert isinstance(exchange, _Plain | _Scram)
@@ -235,6 +242,11 @@ class TokenLogin(ClientLogin):
                 raise
             self._kept = kept._replace(asks_at=min(now + _ASKED_AGAIN_MS, kept.ends_at))
             return _Kept(kept.text)
+
+    async def header(self) -> str:
+        exchange = await self.exchange()
+        assert isinstance(exchange, BearerClient)
+        return f"Bearer {exchange.token}"
 
     async def outdated(self, exchange: ClientExchange) -> bool:
         """The server's clock may be ahead, or the issuer may have changed its keys."""

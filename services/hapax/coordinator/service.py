@@ -152,7 +152,7 @@ class CoordinatorService:
         ports, settings, view = self._ports, self.settings, self.view
         calls = self._calls = await listen_for_calls(
             ports.network, settings, self.ready, internal=self.rpc.handlers(), public=self.rpc.public_handlers(),
-            access=self.server.table.access)
+            access=self.server.table.access, scram=view.scram, ports=ports)
         bound = await self.server.start_all(settings.kafka_addresses)
         advertised, *further = settings.advertised_kafka(bound).items()
         record = NodeRecord(

@@ -52,8 +52,9 @@ _COMMON: Final = {
     "http.security.protocol": "SSL",
     "admin.security.protocol": "SSL",
     "ssl.principal.mapping.rules": "RULE:^CN=([^,]+)(,.*)?$/$1/,DEFAULT",
-    # Public gRPC calls have no login: who calls is told by a certificate.
-    "ssl.client.auth": "required",
+    # Public gRPC takes the listener's users. It can ask for a certificate of all clients or of none.
+    "public.rpc.auth": "passwords",
+    "ssl.client.auth": "none",
     "listener.name.clients.ssl.client.auth": "none",
 }
 

@@ -19,6 +19,7 @@ from hapax.runtime import supervision, telemetry
 from hapax.runtime.connection import Accepted, Connection
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import (
+    CallLogin,
     FrameConnection,
     FrameHandler,
     FrameLimits,
@@ -31,6 +32,7 @@ from hapax.runtime.rpc import AT, FRAMES, RpcIdentity
 from hapax.runtime.tls_connection import PIECE_BYTES, TlsAccepted, TlsConnection
 
 if TYPE_CHECKING:
+    from hapax.runtime.authorization_header import HeaderLogins
     from hapax.runtime.process_tls import ProcessTls
     from hapax.runtime.tls import TlsCertificates
 
@@ -85,7 +87,7 @@ class TcpNetwork:
         self._identity = identity
         self._tls = tls
         self._services = None if tls is None else tls.services
-        self._channels: dict[tuple[str, str, int], RpcChannel] = {}
+        self._channels: dict[tuple[str, str, int, int], RpcChannel] = {}
         with contextlib.suppress(ValueError):  # not in the main thread: then the program has the say
             # `writev` and `sendfile` to a connection that the peer has closed must fail, not end the process;
             # the interpreter ignores the signal, but the process that forked this one may have restored it.
@@ -156,7 +158,7 @@ class TcpNetwork:
 
     async def serve_rpc(
         self, host: str, port: int, handlers: dict[str, RpcHandler], ready: Callable[[], str] | None = None,
-        *, streams: bool = True,
+        *, streams: bool = True, logins: HeaderLogins | None = None,
     ) -> RpcServer:
         """`streams`: whether other services may open their stream of calls here. Under TLS these calls are frames:
         gRPC's library shows a caller no certificate, and does not limit unfinished handshakes."""
@@ -165,7 +167,8 @@ class TcpNetwork:
         from hapax.runtime.rpc_server import GrpcServer
 
         server = GrpcServer(
-            handlers, self._identity.cluster_id, ready, streams=streams, tls=None if streams else self._tls)
+            handlers, self._identity.cluster_id, ready, streams=streams, tls=None if streams else self._tls,
+            logins=logins)
         await server.start(host, port)
         return server
 
@@ -177,10 +180,10 @@ class TcpNetwork:
         return server
 
     def rpc_channel(self, address: str) -> RpcChannel:
-        found = self._channels.get((address, "", 0))
+        found = self._channels.get((address, "", 0, 0))
         if found is None:
             def forget() -> None:
-                self._channels.pop((address, "", 0), None)
+                self._channels.pop((address, "", 0, 0), None)
 
             if address.startswith(FRAMES) or self._services is not None:
                 from hapax.runtime.rpc_frames import FramesChannel
@@ -190,21 +193,23 @@ class TcpNetwork:
                 from hapax.runtime.rpc_stream import StreamChannel
 
                 found = StreamChannel(address.rpartition(AT)[2], self._identity, forget)
-            self._channels[address, "", 0] = found
+            self._channels[address, "", 0, 0] = found
         return found
 
     def node_tls(self, role: str, node_id: int) -> TlsContexts | None:
         return None if self._services is None else self._services.to(role, node_id)
 
-    def public_channel(self, address: str, cluster_id: str, tls: TlsCertificates | None = None) -> RpcChannel:
-        key = address, cluster_id, id(tls)
+    def public_channel(
+        self, address: str, cluster_id: str, tls: TlsCertificates | None = None, login: CallLogin | None = None
+    ) -> RpcChannel:
+        key = address, cluster_id, id(tls), id(login)
         found = self._channels.get(key)
         if found is None:
             from hapax.runtime.rpc_public import PublicChannel
 
             found = self._channels[key] = PublicChannel(
                 address, RpcIdentity(cluster_id, self._identity.caller or "client"),
-                lambda: self._channels.pop(key, None), tls)
+                lambda: self._channels.pop(key, None), tls, login)
         return found
 
 

@@ -23,6 +23,7 @@ from hapax.core.access.principals import ANONYMOUS, Principal
 from hapax.runtime.audit_events import SILENT, Audit
 
 if TYPE_CHECKING:
+    from hapax.runtime.authorization_header import HeaderLogins
     from hapax.runtime.process_tls import ProcessTls
     from hapax.runtime.tls import TlsCertificates
 
@@ -180,13 +181,14 @@ class Network(Protocol):
 
     async def serve_rpc(
         self, host: str, port: int, handlers: dict[str, RpcHandler], ready: Callable[[], str] | None = None,
-        *, streams: bool = True,
+        *, streams: bool = True, logins: HeaderLogins | None = None,
     ) -> RpcServer:
         """Serves gRPC. `handlers`: full method name (`/hapax.internal.v1.PartitionBroker/WriteMarkers`) -> handler.
         `ready`: what the process still waits for, "" once it serves; the health service tells it. A call that does
         not name this process's cluster never reaches a handler. `streams`: whether other services may open their
         stream of calls here. Without it the services are public; with it they are served as frames where processes
-        prove their names to each other (TLS). Raises OSError where the address is taken."""
+        prove their names to each other (TLS). `logins`: of clients of public services,
+        who then must show a login or a certificate. Raises OSError where the address is taken."""
         ...
 
     async def serve_frames(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> RpcServer:
@@ -203,9 +205,20 @@ class Network(Protocol):
         """For connections to the first Kafka listener of this node; None: they have no TLS."""
         ...
 
-    def public_channel(self, address: str, cluster_id: str, tls: TlsCertificates | None = None) -> RpcChannel:
+    def public_channel(
+        self, address: str, cluster_id: str, tls: TlsCertificates | None = None, login: CallLogin | None = None
+    ) -> RpcChannel:
         """Calls of a client to a public gRPC listener, each an ordinary unary call. `address`: `host:port`, or
-        `tls://host:port` of a listener with TLS, which needs `tls`. Otherwise as `rpc_channel`."""
+        `tls://host:port` of a listener with TLS, which needs `tls`. `login`: is shown over TLS to a listener that
+        asks for one. Otherwise as `rpc_channel`."""
+        ...
+
+
+class CallLogin(Protocol):
+    """By what a client proves who it is, without a certificate."""
+
+    async def header(self) -> str:
+        """`Basic ...` or `Bearer ...`. May raise what a login raises."""
         ...
 
 

@@ -24,6 +24,8 @@ from hapax.runtime.ports import RpcError, RpcHandler, RpcPeer, RpcStatus
 
 CLUSTER_KEY: Final = "hapax-cluster-id"
 CALLER_KEY: Final = "hapax-caller"
+LOGIN_KEY: Final = "authorization"
+"""Of a public call over TLS: what an HTTP request has in the header of that name."""
 """Keys of a call's metadata."""
 EXCHANGE: Final = "/hapax.internal.v1.Calls/Exchange"
 HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"

@@ -17,8 +17,17 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the library's own lines are n
 
 import grpc
 
-from hapax.runtime.ports import RpcError
-from hapax.runtime.rpc import AT, CALLER_KEY, CHANNEL_OPTIONS, CLUSTER_KEY, TLS, RpcIdentity, status_of
+from hapax.runtime.ports import CallLogin, RpcError
+from hapax.runtime.rpc import (
+    AT,
+    CALLER_KEY,
+    CHANNEL_OPTIONS,
+    CLUSTER_KEY,
+    LOGIN_KEY,
+    TLS,
+    RpcIdentity,
+    status_of,
+)
 
 if TYPE_CHECKING:
     from hapax.runtime.tls import TlsCertificates
@@ -62,12 +71,18 @@ class PublicChannel:
     """`ports.RpcChannel`."""
 
     def __init__(
-        self, address: str, identity: RpcIdentity, forget: Callable[[], object], tls: TlsCertificates | None = None
+        self, address: str, identity: RpcIdentity, forget: Callable[[], object], tls: TlsCertificates | None = None,
+        login: CallLogin | None = None,
     ) -> None:
+        """`login`: it goes over TLS alone, to a listener that has asked for one: who logs in by SCRAM elsewhere
+        shows its password to no other."""
+        self._login = login if address.startswith(TLS) else None
+        self._shows_login = False
         self._address = address
         self._tls = tls
         self._forget = forget
-        self._metadata = ((CLUSTER_KEY, identity.cluster_id), (CALLER_KEY, identity.caller))
+        self._metadata: tuple[tuple[str, str], ...] = (
+            (CLUSTER_KEY, identity.cluster_id), (CALLER_KEY, identity.caller))
         self._connection = _Connection(address, tls)
         self._closed = False
 
@@ -75,7 +90,13 @@ class PublicChannel:
         connection = self._connection
         connection.calls += 1
         try:
-            return await self._call(connection.method(method), method, request, timeout)
+            try:
+                return await self._call(connection.method(method), method, request, timeout)
+            except RpcError as error:
+                if error.status != "UNAUTHENTICATED" or self._login is None or self._shows_login:
+                    raise
+                self._shows_login = True  # no handler has seen the call
+                return await self._call(connection.method(method), method, request, timeout)
         except RpcError as error:
             if error.status == "UNAVAILABLE":
                 self._replace(connection)
@@ -95,13 +116,16 @@ class PublicChannel:
     async def _call(self, unary: Any, method: str, request: bytes, timeout: float) -> bytes:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
+        metadata = self._metadata
+        if self._shows_login and self._login is not None:
+            metadata = (*metadata, (LOGIN_KEY, await self._login.header()))
 
         def tell(_: Any) -> None:
             with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(_settle, done)
 
         try:
-            call = unary.future(request, timeout=timeout, metadata=self._metadata)
+            call = unary.future(request, timeout=timeout, metadata=metadata)
         except ValueError as error:
             raise RpcError("UNAVAILABLE", str(error)) from None  # the channel was closed
         call.add_done_callback(tell)

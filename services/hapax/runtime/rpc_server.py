@@ -18,15 +18,19 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from hapax.core.access.principals import ANONYMOUS, Principal, user
+from hapax.core.sasl.exchange import Failure
 from hapax.rpc.gen.hapax.internal.v1 import calls_pb2
 from hapax.runtime import supervision, telemetry
-from hapax.runtime.addresses import Address
+from hapax.runtime.addresses import Address, source_of
+from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import RpcError, RpcHandler, RpcPeer
 from hapax.runtime.rpc import (
     CALLER_KEY,
     CLUSTER_KEY,
     EXCHANGE,
     KEEPALIVE,
+    LOGIN_KEY,
     MAX_MESSAGE_BYTES,
     MAX_RUNNING,
     RunningHandlers,
@@ -38,6 +42,7 @@ from hapax.runtime.rpc import (
 from hapax.runtime.rpc_stream import next_batch
 
 if TYPE_CHECKING:
+    from hapax.runtime.authorization_header import HeaderLogins
     from hapax.runtime.grpc_tls import CertificatePrincipals
     from hapax.runtime.process_tls import ProcessTls
 
@@ -55,6 +60,8 @@ _OPTIONS: Final = (
 )
 _LAST_ANSWERS_S: Final = 0.5
 """A listener that closes with a grace waits at most this long for the answers of finished handlers to leave."""
+_MOST_LOGINS: Final = 500
+"""Calls whose passwords wait for their computation, or for the issuer's keys."""
 _HEALTH_POLL_S: Final = 1.0
 """Each stream that watches the health looks this often."""
 _EOF: Final = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
@@ -66,10 +73,10 @@ class GrpcServer:
 
     def __init__(
         self, handlers: dict[str, RpcHandler], cluster_id: str, ready: Callable[[], str] | None, *, streams: bool,
-        tls: ProcessTls | None = None,
+        tls: ProcessTls | None = None, logins: HeaderLogins | None = None,
     ) -> None:
         """`streams`: whether other services may open their stream of calls here. `tls`: with its certificates for
-        public services, these are served by TLS."""
+        public services, these are served by TLS. `logins`: clients there must show one, or a certificate."""
         self.address = ""
         self._credentials: grpc.ServerCredentials | None = None
         principals: CertificatePrincipals | None = None
@@ -80,7 +87,8 @@ class GrpcServer:
             principals = CertificatePrincipals(tls.rules)
         self._running = RunningHandlers()
         self._server = grpc.aio.server(options=_OPTIONS)
-        self._calls = _Calls(handlers, cluster_id, self._running, principals, streams=streams)
+        self._calls = _Calls(
+            handlers, cluster_id, self._running, principals, None if principals is None else logins, streams=streams)
         services = sorted({method.split("/")[1] for method in handlers})
         if streams:
             services.append(EXCHANGE.split("/")[1])
@@ -113,9 +121,12 @@ class GrpcServer:
 class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     def __init__(
         self, handlers: dict[str, RpcHandler], cluster_id: str, running: RunningHandlers,
-        principals: CertificatePrincipals | None, *, streams: bool,
+        principals: CertificatePrincipals | None, logins: HeaderLogins | None, *, streams: bool,
     ) -> None:
         self._principals = principals
+        self._logins = logins
+        self._checking = 0
+        self._complain = Incidents(log, asyncio.get_running_loop().time)
         # The caller may add handlers until the first call of each: the dictionary is not copied.
         self._handlers = handlers
         self._cluster_id = cluster_id
@@ -147,20 +158,40 @@ class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     async def _peer(self, context: Any) -> RpcPeer:
         """The caller. Ends a call that does not name this cluster."""
-        named = caller = ""
+        named = caller = authorization = ""
         for key, value in context.invocation_metadata() or ():
             if key == CLUSTER_KEY:
                 named = value
             elif key == CALLER_KEY:
                 caller = value
+            elif key == LOGIN_KEY:
+                authorization = value
         peer = peer_of(unquote(context.peer()).partition(":")[2], caller)
         try:
             check_cluster(self._cluster_id, named)
-            if self._principals is not None:
+            if self._logins is not None and authorization:
+                peer = peer._replace(principal=await self._logged_in(self._logins, authorization, peer.address))
+            elif self._principals is not None:
                 peer = peer._replace(principal=self._principals.principal(context))
+                if self._logins is not None and peer.principal == ANONYMOUS:
+                    raise RpcError("UNAUTHENTICATED", "the call needs a login or a client's certificate")
         except RpcError as error:
             await context.abort(_CODES[code_of(error.status)], error.detail)
         return peer
+
+    async def _logged_in(self, logins: HeaderLogins, authorization: str, address: str) -> Principal:
+        """Raises RpcError."""
+        if self._checking >= _MOST_LOGINS:
+            raise RpcError("UNAVAILABLE", "too many logins are being checked")
+        self._checking += 1
+        try:
+            outcome = await logins.check(authorization, source_of(address))
+        finally:
+            self._checking -= 1
+        if isinstance(outcome, Failure):
+            self._complain("login", "a login failed", reason=outcome.reason, peer=address)
+            raise RpcError("UNAUTHENTICATED", "the credentials are not valid")
+        return user(outcome.name)
 
     async def _exchange(self, _: object, context: Any) -> None:
         peer = await self._peer(context)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from hapax.runtime.sasl_settings import SaslSettings
+from hapax.runtime.sasl_settings import SaslSettings, split_list
+from hapax.runtime.setting_types import Like
 
 Protocol = Literal["PLAINTEXT", "SSL"]
+_WAY: Final = "(?:certificates|passwords|oauthbearer)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +46,21 @@ class ServiceSettings(SaslSettings):
     """SSL: the public gRPC services are served by TLS, with the certificates of `ssl.*`. With
     `ssl.client.auth=required` a client's certificate is needed, and gives the client its principal; otherwise clients
     are `User:ANONYMOUS`."""
+    public_rpc_auth: Annotated[str, Like(rf"{_WAY}(?:,\s*{_WAY})*")] = "certificates"
+    """How clients of the public gRPC services prove who they are, where these have TLS; several ways are separated by
+    commas. certificates: with `ssl.client.auth=required`, see `public.rpc.security.protocol`. passwords: a user's,
+    which is compared with its SCRAM credentials. oauthbearer: a signed token of the issuer in `sasl.oauthbearer.*`.
+    With passwords or oauthbearer, a client that shows neither them nor a certificate is refused, and not anonymous."""
     http_security_protocol: Protocol = "PLAINTEXT"
     """SSL: /healthz, /readyz, /syncz and /metrics are served by TLS, with the certificate of `service.ssl.*`. No
     client's certificate is asked for, so probes work; on Kubernetes they need `scheme: HTTPS`."""
     admin_security_protocol: Protocol = "PLAINTEXT"
     """SSL: the REST API is served by TLS, with the certificates of `ssl.*`."""
+
+    @property
+    def public_rpc_ways(self) -> tuple[str, ...]:
+        """Of `public.rpc.auth`."""
+        return split_list(self.public_rpc_auth)
 
 
 SERVICE_SETTINGS: Final = frozenset(

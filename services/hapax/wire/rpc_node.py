@@ -54,7 +54,8 @@ class RpcNode:
         ports, settings = self._ports, self._settings
         calls = self._calls = await listen_for_calls(
             ports.network, settings, ready, internal=internal, public=public,
-            access=access_of(settings, self._view, ports.audit), lease_topics=lease_topics)
+            access=access_of(settings, self._view, ports.audit), scram=self._view.scram, ports=ports,
+            lease_topics=lease_topics)
         record = NodeRecord(
             NodeId(settings.node_id), self._role, Address.parse(calls.rpc_address).host, 0, calls.rpc_address,
             http_address, rack=settings.broker_rack or "", identity=identity,

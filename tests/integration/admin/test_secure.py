@@ -18,7 +18,8 @@ from aetcd.rpc import rpc_pb2
 
 from conftest import end_cluster, start_cluster
 from hapax.client.acls import EVERY_ACL
-from hapax.client.blocking import Admin, Producer
+from hapax.client.blocking import Admin, Leases, Producer
+from hapax.client.errors import HapaxError
 from hapax.client.properties import read_properties
 from hapax.client.users import ScramDeletion, ScramUpsertion
 from hapax.core.access.bindings import Binding
@@ -173,6 +174,22 @@ def test_a_reader_s_token(rest: SecureRest) -> None:
     assert rest.status("GET", RECORDS, auth=reader) == rest.status("GET", "/v1/events", auth=reader) == 403
     assert rest.status("DELETE", "/v1/topics/orders", auth=reader) == 403
     assert rest.status("GET", RECORDS, auth=rest.tokens["admin"]) == 200
+
+
+def test_a_user_without_a_certificate_calls_public_grpc(rest: SecureRest, admin: Admin, alice: str) -> None:
+    own = {name: value for name, value in rest.profile.items() if "keystore" not in name and "jaas" not in name}
+    own |= {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "alice", "sasl.password": PASSWORD}
+    with Leases(own) as leases:
+        with pytest.raises(HapaxError, match="PERMISSION_DENIED"):
+            leases.list()
+        admin.create_acls([allowed(Operation.DESCRIBE, ResourceType.CLUSTER)])
+
+        def lists() -> bool:
+            with contextlib.suppress(HapaxError):
+                return leases.list() == []
+            return False
+
+        wait_until(lists, "right to list leases")
 
 
 def test_a_certificate_gives_its_principal(rest: SecureRest, tmp_path: Path) -> None:

@@ -90,6 +90,17 @@ def basic(who: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{who}:{password}".encode()).decode()
 
 
+def set_password(scram: ScramImage, who: str, password: str | None) -> None:
+    """For one mechanism; None: removes it."""
+    mechanism = ScramMechanism.SCRAM_SHA_256
+    kv: KeyValue | None = None
+    if password is not None:
+        salt = hashlib.sha256(password.encode()).digest()
+        credential = credential_of(mechanism, salt, salted_password(mechanism, password, salt, 4096), 4096)
+        kv = KeyValue("", ScramCredentialRecord(credential).encode(), 1, 1)
+    scram.apply(mechanism, who, kv)
+
+
 class Rest:
     """`view` and `admin` are what the handlers ask."""
 
@@ -134,14 +145,7 @@ class Rest:
         self.image.index = of_bindings(bindings)
 
     def set_password(self, who: str, password: str | None) -> None:
-        """For one mechanism; None: removes it."""
-        mechanism = ScramMechanism.SCRAM_SHA_256
-        kv: KeyValue | None = None
-        if password is not None:
-            salt = hashlib.sha256(password.encode()).digest()
-            credential = credential_of(mechanism, salt, salted_password(mechanism, password, salt, 4096), 4096)
-            kv = KeyValue("", ScramCredentialRecord(credential).encode(), 1, 1)
-        self.scram.apply(mechanism, who, kv)
+        set_password(self.scram, who, password)
 
     async def ask(
         self, method: str, path: str, body: Any = None, *, auth: str | None = None, certificate: bytes = b"",

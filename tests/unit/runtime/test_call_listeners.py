@@ -39,11 +39,14 @@ async def test_an_address_that_is_taken_leaves_no_listener_open(free: int) -> No
     network: Any = Network(free)
     settings = Settings(rpc_hot_path="frames")
     handlers: Any = dict.fromkeys(HOT)
+    nothing: Any = None
     if free == 3:
-        calls = await listen_for_calls(network, settings, lambda: "", internal=handlers, public={}, access=None)
+        calls = await listen_for_calls(
+            network, settings, lambda: "", internal=handlers, public={}, access=None, scram=nothing, ports=nothing)
         assert [each.closed for each in network.opened] == [False] * 3
         await calls.close()
     else:
         with pytest.raises(OSError, match="cannot listen"):
-            await listen_for_calls(network, settings, lambda: "", internal=handlers, public={}, access=None)
+            await listen_for_calls(
+                network, settings, lambda: "", internal=handlers, public={}, access=None, scram=nothing, ports=nothing)
     assert len(network.opened) == free and all(each.closed for each in network.opened)

@@ -105,6 +105,7 @@ class BearerClient:
 
     def __init__(self, token: str) -> None:
         """`token`: see `token_fault`."""
+        self.token = token
         self._message = b"n,,\x01auth=Bearer " + token.encode("ascii") + b"\x01\x01"
         self._refused = self._ended = False
 
