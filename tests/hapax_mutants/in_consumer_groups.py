@@ -3,7 +3,7 @@
 # ruff: noqa: E501 (it quotes code that is as long as it is)
 from __future__ import annotations
 
-from hapax_mutants.mutant import SCENARIOS, Mutant, unit
+from hapax_mutants.mutant import SCENARIOS, Mutant, sim, unit
 
 PROPERTIES = unit("core/group/test_consumer_properties.py")
 ASSIGNORS = unit("core/group/test_assignors.py")
@@ -54,6 +54,27 @@ MUTANTS = (
         "        self.memberships.check_stays(request.group_id)\n",
         "",
         (unit("core/group/test_memberships.py"), unit("coordinator/test_offsets.py")),
+    ),
+    Mutant(
+        "a late commit over an older connection sets the position back", "at least once",
+        "core/group/machine.py",
+        "        return request.generation >= 0 and 0 <= request.connection and self._connections.is_older(",
+        "        return False and self._connections.is_older(",
+        (SCENARIOS, sim("1-6", "--scene late --hours 0.02 --faults-every 1")),
+    ),
+    Mutant(
+        "a connection from before the load may set a position back", "at least once",
+        "core/group/newest_connections.py",
+        "        self._newest = dict.fromkeys(members, self._newest_at_load + 1)",
+        "        self._newest = dict.fromkeys(members, 0)",
+        (SCENARIOS, unit("coordinator/test_late_commits.py")),
+    ),
+    Mutant(
+        "a new owner of a group's shard does not ask which members it has found", "at least once",
+        "coordinator/groups.py",
+        "        self.machine.loaded()\n",
+        "",
+        (unit("coordinator/test_late_commits.py"),),
     ),
     Mutant(
         "a late list over an older connection confirms a revocation", "one owner", "core/group/newest_connections.py",

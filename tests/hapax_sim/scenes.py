@@ -27,6 +27,10 @@ SCENES: Final[Mapping[str, Scene]] = {
     "groups": Scene(
         **_CLUSTER, programs=False, parts=("groups",), pause_s=(0.0, 0.3), faults_every_s=4.0, settings=OF_GROUPS,
     ),
+    "late": Scene(
+        **_CLUSTER, programs=False, parts=("late",), pause_s=(0.0, 0.2), faults_every_s=2.0,
+        faults=("cut connections", "lease ends"), settings=OF_GROUPS,
+    ),
     "old": Scene(**_CLUSTER, programs=False, parts=("old",), pause_s=(0.0, 0.3), faults_every_s=4.0),
     "prepared": Scene(
         **_CLUSTER, programs=False, parts=("prepared",), pause_s=(0.0, 0.3), faults_every_s=4.0, settings=OF_PREPARED,

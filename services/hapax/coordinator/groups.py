@@ -84,8 +84,12 @@ class OffsetsShard(Shard):
     # --- commits --------------------------------------------------------------------------------------------------
 
     async def offset_commit(self, request: OffsetCommit) -> Codes:
-        """Returns one error code per offset, once the offsets are durable. Raises Refusal."""
+        """Returns one error code per offset, once the offsets are durable. Raises Refusal or SupersededConnection (rule
+        4)."""
         self.check_serving()
+        if self.machine.is_superseded(request):
+            self.resources.counters.fencings.labels("older_connection").value += 1
+            raise SupersededConnection("the member has committed over a newer connection")
         decision = self.machine.decide_offset_commit(request, self._clocks())
         if decision.records:
             await self._persist(decision.records)
@@ -383,6 +387,7 @@ class OffsetsShard(Shard):
 
     def _loaded(self) -> None:
         self._remove_offsets_of_deleted_topics()
+        self.machine.loaded()
         self.members.loaded()
         self._expire_later()
 

@@ -248,6 +248,12 @@ class ConsumerGroup:
     def members(self) -> Mapping[str, MemberValue]:
         return self._state.members
 
+    def member_ids(self) -> list[str]:
+        return list(self._state.members)
+
+    def has_member(self, member_id: str) -> bool:
+        return member_id in self._state.members
+
     @property
     def epoch(self) -> int:
         return self._state.epoch

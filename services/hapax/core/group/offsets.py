@@ -108,6 +108,8 @@ class OffsetCommit:
     """Set by OffsetCommit 2-4; -1: the cluster's retention."""
     version: int = NEWEST_OFFSET_COMMIT
     """The version of OffsetCommit."""
+    connection: int = -1
+    """Serial of the connection over which it came; -1: over none that could be superseded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def register(table: ApiTable, coordinator: CommitsOffsets) -> None:
         commit = OffsetCommit(
             request.group_id, request.generation_id_or_member_epoch, request.member_id or "",
             request.group_instance_id if version >= 7 else None,
-            offsets, request.retention_time_ms if version <= 4 else -1, version,
+            offsets, request.retention_time_ms if version <= 4 else -1, version, ctx.connection.serial,
         )
         try:
             codes = await coordinator.offset_commit(commit)
