@@ -56,6 +56,20 @@ MUTANTS = (
         (unit("core/group/test_memberships.py"), unit("coordinator/test_offsets.py")),
     ),
     Mutant(
+        "an expression matches topics that its member may not describe", "an assignment names no hidden topic",
+        "coordinator/members.py",
+        "            if pattern.fullmatch(name) and (rights is None or rights.may(DESCRIBE_TOPIC, name)):",
+        "            if pattern.fullmatch(name):",
+        (unit("coordinator/test_hidden_topics.py"),),
+    ),
+    Mutant(
+        "the rights with which a member joined go on", "an assignment names no hidden topic",
+        "core/group/consumer.py",
+        "        if value.subscribed_regex:\n            self._askers.hear(request, member_id, value)\n",
+        "",
+        (unit("coordinator/test_hidden_topics.py"),),
+    ),
+    Mutant(
         "a late commit over an older connection sets the position back", "at least once",
         "core/group/machine.py",
         "        return request.generation >= 0 and 0 <= request.connection and self._connections.is_older(",
