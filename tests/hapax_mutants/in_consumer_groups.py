@@ -37,6 +37,12 @@ MUTANTS = (
         (unit("coordinator/test_offsets.py"),),
     ),
     Mutant(
+        "a commit is stored between two appends of a deletion of offsets", "a commit is one", "coordinator/groups.py",
+        "            self._deleting.add(group)\n",
+        "            pass\n",
+        (unit("coordinator/test_offsets.py"),),
+    ),
+    Mutant(
         "a group is gone before its last offsets are", "a removed group leaves nothing", "core/group/memberships.py",
         "        if slot.removing:\n            return self._remove_next(slot)\n",
         "        slot.removing.clear()\n",

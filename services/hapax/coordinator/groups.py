@@ -78,6 +78,9 @@ class OffsetsShard(Shard):
         """Producers whose marker is being appended -> the calls that wait for it."""
         self._busy: dict[str, int] = {}
         """Group -> number of its commits that are being appended."""
+        self._deleting: set[str] = set()
+        """Groups of which offsets are being deleted on request in several appends. A commit stored between two of them
+        would lose those of its offsets whose tombstones come later."""
         self.members = Members(self)
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -90,6 +93,7 @@ class OffsetsShard(Shard):
         if self.machine.is_superseded(request):
             self.resources.counters.fencings.labels("older_connection").value += 1
             raise SupersededConnection("the member has committed over a newer connection")
+        self._check_takes_commits(request.group_id)
         decision = self.machine.decide_offset_commit(request, self._clocks())
         if decision.records:
             await self._persist(decision.records)
@@ -116,6 +120,7 @@ class OffsetsShard(Shard):
             raise Refusal(
                 ErrorCode.INVALID_TXN_STATE, f"transaction {verified} was decided while it was being verified"
             )
+        self._check_takes_commits(request.group_id)
         decision = self.machine.decide_txn_offset_commit(request, self._clocks())
         if transaction_version < 2:
             superseded = self._connections.admit(request.transactional_id, producer_id, epoch, connection)
@@ -131,6 +136,10 @@ class OffsetsShard(Shard):
         if decision.records:
             await self._persist(decision.records, producer_id, epoch)
         return decision.errors
+
+    def _check_takes_commits(self, group: str) -> None:
+        if group in self._deleting:
+            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"offsets of group {group!r} are being deleted")
 
     def _persist(
         self, records: Sequence[OffsetRecord], producer_id: ProducerId | None = None,
@@ -220,14 +229,26 @@ class OffsetsShard(Shard):
         decide: Callable[[Sequence[TopicPartition]], Sequence[OffsetRecord]],
     ) -> int:
         """Returns the number of deleted offsets. Each append is decided once the last is replayed, because the group
-        may have members by now: their offsets stay."""
+        may have members by now: their offsets stay. Raises Refusal: 14 if there have to be several appends and offsets
+        of the group are being stored or deleted."""
         deleted = 0
-        for part in parts(tombstones):
-            self.check_serving()
-            decided = decide([each.partition for each in part])
-            if decided:
-                await self._persist(decided)
-            deleted += len(decided)
+        appends = list(parts(tombstones))
+        several = len(appends) > 1
+        if several:
+            if group in self._busy or group in self._deleting:
+                raise Refusal(
+                    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"offsets of group {group!r} are being stored or deleted")
+            self._deleting.add(group)
+        try:
+            for part in appends:
+                self.check_serving()
+                decided = decide([each.partition for each in part])
+                if decided:
+                    await self._persist(decided)
+                deleted += len(decided)
+        finally:
+            if several:
+                self._deleting.discard(group)
         if deleted:
             log.info("offsets deleted on request", shard=self.shard, group=group, offsets=deleted)
         else:

@@ -403,3 +403,70 @@ def test_a_commit_that_is_under_way_is_not_torn_by_the_deletion_of_its_group() -
         assert [await world.committed(GROUP, "t", each) for each in range(2)] == [(-1, 0), (-1, 0)]
 
     run(scenario)
+
+
+@pytest.mark.parametrize("how", ["OffsetDelete", "ResetGroup"])
+def test_a_commit_while_offsets_of_its_group_are_deleted_is_kept_whole(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """As with the deletion of a whole group: stored between two appends, it would lose a part of its offsets."""
+    monkeypatch.setattr(removals, "TOMBSTONES_PER_APPEND", 1)
+
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 3))
+        for partition in range(3):
+            assert await world.commit_offset(GROUP, "t", partition, 10) == 0
+        shard = world.coordinator(world.owner_of_group(GROUP)).shards.group_shard(GROUP)
+        append = shard.append
+        commits: list[asyncio.Future[list[ErrorCode]]] = []
+        refusals = []
+        every = [TopicPartition("t", PartitionIndex(partition)) for partition in range(3)]
+        request = OffsetCommit(GROUP, -1, "", None, tuple(
+            CommitRequest(each, Offset(20), -1, "") for each in (every[0], every[2])))
+
+        async def commit() -> list[ErrorCode]:
+            while True:
+                try:
+                    return list(await shard.offset_commit(request))
+                except Refusal as refusal:
+                    assert refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                    refusals.append(refusal)
+                await asyncio.sleep(0.001)
+
+        def appended(unit: Unit) -> None:
+            append(unit)
+            if not commits:  # the first tombstone
+                commits.append(asyncio.ensure_future(commit()))
+
+        monkeypatch.setattr(shard, "append", appended)
+        if how == "OffsetDelete":
+            assert await shard.delete_group_offsets(GROUP, every) == [ErrorCode.NONE] * 3
+        else:
+            assert await shard.delete_offsets(GROUP, every) == 3
+        assert await commits[0] == [ErrorCode.NONE] * 2 and refusals
+        assert [await world.committed(GROUP, "t", each) for each in range(3)] == [(20, 0), (-1, 0), (20, 0)]
+
+    run(scenario)
+
+
+def test_offsets_are_not_deleted_in_several_appends_while_some_of_the_group_are_being_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(removals, "TOMBSTONES_PER_APPEND", 1)
+
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 2))
+        every = [TopicPartition("t", PartitionIndex(partition)) for partition in range(2)]
+        for partition in range(2):
+            assert await world.commit_offset(GROUP, "t", partition, 10) == 0
+        shard = world.coordinator(world.owner_of_group(GROUP)).shards.group_shard(GROUP)
+        commit = asyncio.ensure_future(shard.offset_commit(
+            OffsetCommit(GROUP, -1, "", None, tuple(CommitRequest(each, Offset(20), -1, "") for each in every))))
+        await asyncio.sleep(0)
+        with pytest.raises(Refusal) as refused:
+            await shard.delete_group_offsets(GROUP, every)
+        assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert list(await commit) == [ErrorCode.NONE] * 2
+        assert await shard.delete_group_offsets(GROUP, every) == [ErrorCode.NONE] * 2
+
+    run(scenario)
