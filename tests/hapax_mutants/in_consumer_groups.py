@@ -78,14 +78,14 @@ MUTANTS = (
     Mutant(
         "a late commit over an older connection sets the position back", "at least once",
         "core/group/machine.py",
-        "        return request.generation >= 0 and 0 <= request.connection and self._connections.is_older(",
+        "        return request.generation >= 0 and request.connection >= 0 and self._connections.is_older(",
         "        return False and self._connections.is_older(",
         (SCENARIOS, sim("1-6", "--scene late --hours 0.02 --faults-every 1")),
     ),
     Mutant(
         "a connection from before the load may set a position back", "at least once",
         "core/group/newest_connections.py",
-        "        self._newest = dict.fromkeys(members, self._newest_at_load + 1)",
+        "        self._newest = dict.fromkeys(members, first_after)",
         "        self._newest = dict.fromkeys(members, 0)",
         (SCENARIOS, unit("coordinator/test_late_commits.py")),
     ),

@@ -84,7 +84,8 @@ class CommitConnections:
         self._prune_at = _LEAST_PRUNED
 
     def is_older(self, group_id: str, member_id: str, connection: int) -> bool:
-        return connection < self._newest.get((group_id, member_id), connection)
+        newest = self._newest.get((group_id, member_id), connection)
+        return newest > connection
 
     def note(self, group_id: str, member_id: str, connection: int, is_member: Callable[[str, str], bool]) -> None:
         """Called for a commit that its group has admitted. `is_member` (group id, member id) says who may be
@@ -95,7 +96,8 @@ class CommitConnections:
             self._prune_at = max(_LEAST_PRUNED, 2 * len(self._newest))
 
     def loaded(self, members: Iterable[tuple[str, str]]) -> None:
-        self._newest = dict.fromkeys(members, self._newest_at_load + 1)
+        first_after = self._newest_at_load + 1
+        self._newest = dict.fromkeys(members, first_after)
         self._prune_at = max(_LEAST_PRUNED, 2 * len(self._newest))
 
     def __len__(self) -> int:
