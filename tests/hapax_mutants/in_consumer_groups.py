@@ -43,6 +43,19 @@ MUTANTS = (
         (unit("coordinator/test_offsets.py"),),
     ),
     Mutant(
+        "a deletion of offsets leaves a part of a commit that is being stored", "a commit is one",
+        "coordinator/groups.py",
+        "            tombstones, codes = self.machine.decide_offsets_deletion(group, partitions, self._storing(group))\n",
+        "            tombstones, codes = self.machine.decide_offsets_deletion(group, partitions)\n",
+        (unit("coordinator/test_offsets.py"),),
+    ),
+    Mutant(
+        "a reset removes an offset that is being stored in a transaction", "all or nothing", "coordinator/groups.py",
+        "            if not self._storing(group, in_transactions=True).isdisjoint(partitions):\n",
+        "            if False:\n",
+        (unit("coordinator/test_offsets.py"),),
+    ),
+    Mutant(
         "a group is gone before its last offsets are", "a removed group leaves nothing", "core/group/memberships.py",
         "        if slot.removing:\n            return self._remove_next(slot)\n",
         "        slot.removing.clear()\n",
@@ -71,9 +84,16 @@ MUTANTS = (
     Mutant(
         "the rights with which a member joined go on", "an assignment names no hidden topic",
         "core/group/consumer.py",
-        "        if value.subscribed_regex:\n            self._askers.hear(request, member_id, value)\n",
+        "        if value.subscribed_regex and not self._connections.is_older(member_id, request.connection):\n"
+        "            self._askers.hear(request, member_id, value)\n",
         "",
         (unit("coordinator/test_hidden_topics.py"),),
+    ),
+    Mutant(
+        "a late heartbeat brings former rights back", "an assignment names no hidden topic", "core/group/consumer.py",
+        "        if value.subscribed_regex and not self._connections.is_older(member_id, request.connection):\n",
+        "        if value.subscribed_regex:\n",
+        (unit("core/group/test_consumer.py"),),
     ),
     Mutant(
         "a late commit over an older connection sets the position back", "at least once",

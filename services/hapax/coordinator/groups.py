@@ -76,8 +76,8 @@ class OffsetsShard(Shard):
         self._connections = ConnectionFencing()
         self._marking: dict[ProducerId, list[asyncio.Future[None]]] = {}
         """Producers whose marker is being appended -> the calls that wait for it."""
-        self._busy: dict[str, int] = {}
-        """Group -> number of its commits that are being appended."""
+        self._busy: dict[str, dict[asyncio.Future[None], tuple[Sequence[OffsetRecord], bool]]] = {}
+        """Group -> its commits that are being appended, and whether they are part of a transaction."""
         self._deleting: set[str] = set()
         """Groups of which offsets are being deleted on request in several appends. A commit stored between two of them
         would lose those of its offsets whose tombstones come later."""
@@ -151,11 +151,11 @@ class OffsetsShard(Shard):
         waiter = self.waiter()
         groups = {record.group: None for record in records}
         for group in groups:
-            self._busy[group] = self._busy.get(group, 0) + 1
+            self._busy.setdefault(group, {})[waiter] = records, producer_id is not None
 
         def settled() -> None:
             for group in groups:
-                self._busy[group] -= 1
+                del self._busy[group][waiter]
                 if not self._busy[group]:
                     del self._busy[group]
 
@@ -195,8 +195,11 @@ class OffsetsShard(Shard):
             return await self._delete_with_offsets(group)
         self.check_serving()
         async with self._confirming_refusals():
-            tombstones = self.machine.decide_removal(group, partitions)
-        return await self._delete(group, tombstones, lambda chosen: self.machine.decide_removal(group, chosen))
+            tombstones = self.machine.decide_removal(group, partitions, self._storing(group))
+            if not self._storing(group, in_transactions=True).isdisjoint(partitions):
+                raise Refusal(ErrorCode.UNSTABLE_OFFSET_COMMIT, "an offset of an open transaction is being stored")
+        return await self._delete(
+            group, tombstones, lambda chosen: self.machine.decide_removal(group, chosen, self._storing(group)))
 
     async def _delete_with_offsets(self, group: str) -> int:
         self.check_serving()
@@ -213,16 +216,23 @@ class OffsetsShard(Shard):
         Refusal."""
         self.check_serving()
         async with self._confirming_refusals():
-            tombstones, codes = self.machine.decide_offsets_deletion(group, partitions)
+            tombstones, codes = self.machine.decide_offsets_deletion(group, partitions, self._storing(group))
         answered = dict(zip(partitions, codes, strict=True))
 
         def decide(chosen: Sequence[TopicPartition]) -> Sequence[OffsetRecord]:
-            decided, codes = self.machine.decide_offsets_deletion(group, chosen)
+            decided, codes = self.machine.decide_offsets_deletion(group, chosen, self._storing(group))
             answered.update(zip(chosen, codes, strict=True))
             return decided
 
         await self._delete(group, tombstones, decide)
         return [answered[each] for each in partitions]
+
+    def _storing(self, group: str, *, in_transactions: bool = False) -> set[TopicPartition]:
+        """Partitions of the group's commits that are being appended: of all, or only of those in transactions."""
+        return {
+            record.partition for records, in_transaction in self._busy.get(group, {}).values()
+            if in_transaction or not in_transactions for record in records if record.group == group
+        }
 
     async def _delete(
         self, group: str, tombstones: Sequence[OffsetRecord],

@@ -153,7 +153,7 @@ class ConsumerGroup:
             return None
         self._renew(member_id, value, now)
         self._connections.note(member_id, request.connection)
-        if value.subscribed_regex:
+        if value.subscribed_regex and not self._connections.is_older(member_id, request.connection):
             self._askers.hear(request, member_id, value)
         return ConsumerHeartbeatAnswer(
             ErrorCode.NONE, None, member_id, current.epoch, self.limits.consumer_heartbeat_interval_ms)
@@ -375,7 +375,8 @@ class ConsumerGroup:
             ErrorCode.NONE, None, member_id, after.epoch, self.limits.consumer_heartbeat_interval_ms,
             frozenset(after.assigned) if tells else None,
         )
-        self._askers.hear(request, member_id, value)
+        if not self._connections.is_older(member_id, request.connection):
+            self._askers.hear(request, member_id, value)
         regexes = self._ask(self._questions.due(draft.state, value, topics, now), draft.state, topics, now)
         if member_id in self._state.members:
             self._renew(member_id, value, now)

@@ -9,7 +9,7 @@ one of its members that was heard last, as in Kafka, where the heartbeat that le
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
 import re2
@@ -105,23 +105,22 @@ class Askers:
         if value.subscribed_regex:
             self._heard[member_id] = request.principal, request.client_host
 
-    def questions(self, group_id: str, regexes: Iterable[str], state: ConsumerState) -> list[RegexQuestion]:
+    def questions(self, group_id: str, regexes: Sequence[str], state: ConsumerState) -> list[RegexQuestion]:
         """Without those of which no member has been heard yet."""
-        found = ((regex, self._of(regex, state)) for regex in regexes)
-        return [RegexQuestion(group_id, regex, *asker) for regex, asker in found if asker is not None]
+        if not regexes:
+            return []
+        askers: dict[str, tuple[str, str]] = {}
+        for member_id, asker in self._heard.items():
+            value = state.members.get(member_id)
+            if value is not None and value.subscribed_regex:
+                askers[value.subscribed_regex] = asker
+        return [RegexQuestion(group_id, regex, *askers[regex]) for regex in regexes if regex in askers]
 
     def keep_only(self, members: Container[str]) -> None:
         self._heard = {each: asker for each, asker in self._heard.items() if each in members}
 
     def forget(self, member_id: str) -> None:
         self._heard.pop(member_id, None)
-
-    def _of(self, regex: str, state: ConsumerState) -> tuple[str, str] | None:
-        for member_id in reversed(self._heard):
-            value = state.members.get(member_id)
-            if value is not None and value.subscribed_regex == regex:
-                return self._heard[member_id]
-        return None
 
 
 def _text(error: Exception) -> str:

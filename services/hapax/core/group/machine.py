@@ -140,18 +140,24 @@ class GroupShard(GroupOffsets):
         subscribed = group.subscribed_topics()
         return None if subscribed is None or topic in subscribed else NO_TIMESTAMP
 
-    def decide_removal(self, group_id: str, partitions: Collection[TopicPartition] | None) -> tuple[OffsetRecord, ...]:
-        """Tombstones for some of a group's offsets, or with None for all. Raises Refusal: 69 for an unknown group, 68
-        for one with members, 88 if an open transaction is about to commit one of the offsets."""
+    def decide_removal(
+        self, group_id: str, partitions: Collection[TopicPartition] | None,
+        storing: Collection[TopicPartition] = (),
+    ) -> tuple[OffsetRecord, ...]:
+        """Tombstones for some of a group's offsets, or with None for all. `storing`: as in `decide_offsets_deletion`.
+        Raises Refusal: 69 for an unknown group, 68 for one with members, 88 if an open transaction is about to commit
+        one of the offsets."""
         self._check_empty(group_id)
-        return super().decide_removal(group_id, partitions)
+        return super().decide_removal(group_id, partitions, storing)
 
     def decide_offsets_deletion(
-        self, group_id: str, partitions: Sequence[TopicPartition]
+        self, group_id: str, partitions: Sequence[TopicPartition], storing: Collection[TopicPartition] = ()
     ) -> tuple[tuple[OffsetRecord, ...], tuple[ErrorCode, ...]]:
         """Decides OffsetDelete: the tombstones, including those for offsets in open transactions, and an error for each
-        partition. Raises Refusal: 69 for an unknown group; 68 for one with members whose type is not "consumer",
-        because their subscriptions cannot be read."""
+        partition. `storing`: partitions of the group's commits that are being appended, which are not part of this
+        state yet. Their tombstones come behind them in the log; without these a part of such a commit would stay.
+        Raises Refusal: 69 for an unknown group; 68 for one with members whose type is not "consumer", because their
+        subscriptions cannot be read."""
         group = self.memberships.get(group_id)
         if group is None and not self.has_offsets(group_id):
             raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
@@ -166,7 +172,7 @@ class GroupShard(GroupOffsets):
         return tuple(
             OffsetRecord(group_id, each, None)
             for each, code in zip(partitions, codes, strict=True)
-            if code is ErrorCode.NONE and self.holds(group_id, each)
+            if code is ErrorCode.NONE and (self.holds(group_id, each) or each in storing)
         ), codes
 
     def check_stable(self, group_id: str) -> None:
