@@ -302,9 +302,9 @@ class Poll:
         return diverging(replica, partition.last_fetched_epoch, partition.offset)
 
     def _check_leads(self, replica: Replica) -> None:
-        """To be called before the client is told that its position is not in the log, after which it begins again
-        elsewhere. A leader that was replaced without noticing lacks what was committed since, and would make the
-        client process records again (rule 23). Raises _Doubtful: not known yet; Refusal: it could not be confirmed.
+        """To be called before the client is told that its position is not in the log, after which it takes another
+        position. A leader that was replaced without noticing lacks what was committed since, and would make the client
+        process records again (rule 23). Raises _Doubtful: not known yet; Refusal: it could not be confirmed.
         """
         if not replica.serving or replica.barrier.needless:
             return
