@@ -3,9 +3,27 @@
 # ruff: noqa: E501 (it quotes code that is as long as it is)
 from __future__ import annotations
 
-from hapax_mutants.mutant import Mutant, unit
+from hapax_mutants.mutant import Mutant, sim, unit
 
 MUTANTS = (
+    Mutant(
+        "a leader that was replaced says that an offset is out of range", "rule 23", "broker/fetch.py",
+        "            if refusal.code is ErrorCode.OFFSET_OUT_OF_RANGE:\n                self._check_leads(replica)\n",
+        "",
+        (unit("broker/test_barrier.py"), sim("1006111", "--hours 0.01 --scene groups --faults-every 15")),
+    ),
+    Mutant(
+        "a leader that was replaced says where logs diverge", "rule 23", "broker/fetch.py",
+        "                if fetched.diverging is not None:\n                    self._check_leads(replica)\n",
+        "",
+        (unit("broker/test_barrier.py"),),
+    ),
+    Mutant(
+        "a leader that was replaced says where an epoch ends", "rule 23", "broker/kafka_api.py",
+        "        await replica.barrier.passed()  # a client takes what lies behind the end for lost\n",
+        "",
+        (unit("broker/test_barrier.py"),),
+    ),
     Mutant(
         "a leader tells its end from memory", "rule 23", "broker/kafka_api.py",
         "                await replica.barrier.passed()  # who is told an end takes it that nothing committed is behind it\n",

@@ -3,7 +3,7 @@
 # ruff: noqa: E501 (it quotes code that is as long as it is)
 from __future__ import annotations
 
-from hapax_mutants.mutant import SCENARIOS, Mutant, unit
+from hapax_mutants.mutant import SCENARIOS, Mutant, sim, unit
 
 PROPERTIES = unit("core/group/test_consumer_properties.py")
 ASSIGNORS = unit("core/group/test_assignors.py")
@@ -37,6 +37,25 @@ MUTANTS = (
         (unit("coordinator/test_offsets.py"),),
     ),
     Mutant(
+        "a commit is stored between two appends of a deletion of offsets", "a commit is one", "coordinator/groups.py",
+        "            self._deleting.add(group)\n",
+        "            pass\n",
+        (unit("coordinator/test_offsets.py"),),
+    ),
+    Mutant(
+        "a deletion of offsets leaves a part of a commit that is being stored", "a commit is one",
+        "coordinator/groups.py",
+        "            tombstones, codes = self.machine.decide_offsets_deletion(group, partitions, self._storing(group))\n",
+        "            tombstones, codes = self.machine.decide_offsets_deletion(group, partitions)\n",
+        (unit("coordinator/test_offsets.py"),),
+    ),
+    Mutant(
+        "a reset removes an offset that is being stored in a transaction", "all or nothing", "coordinator/groups.py",
+        "            if not self._storing(group, in_transactions=True).isdisjoint(partitions):\n",
+        "            if False:\n",
+        (unit("coordinator/test_offsets.py"),),
+    ),
+    Mutant(
         "a group is gone before its last offsets are", "a removed group leaves nothing", "core/group/memberships.py",
         "        if slot.removing:\n            return self._remove_next(slot)\n",
         "        slot.removing.clear()\n",
@@ -54,6 +73,48 @@ MUTANTS = (
         "        self.memberships.check_stays(request.group_id)\n",
         "",
         (unit("core/group/test_memberships.py"), unit("coordinator/test_offsets.py")),
+    ),
+    Mutant(
+        "an expression matches topics that its member may not describe", "an assignment names no hidden topic",
+        "coordinator/members.py",
+        "            if pattern.fullmatch(name) and (rights is None or rights.may(DESCRIBE_TOPIC, name)):",
+        "            if pattern.fullmatch(name):",
+        (unit("coordinator/test_hidden_topics.py"),),
+    ),
+    Mutant(
+        "the rights with which a member joined go on", "an assignment names no hidden topic",
+        "core/group/consumer.py",
+        "        if value.subscribed_regex and not self._connections.is_older(member_id, request.connection):\n"
+        "            self._askers.hear(request, member_id, value)\n",
+        "",
+        (unit("coordinator/test_hidden_topics.py"),),
+    ),
+    Mutant(
+        "a late heartbeat brings former rights back", "an assignment names no hidden topic", "core/group/consumer.py",
+        "        if value.subscribed_regex and not self._connections.is_older(member_id, request.connection):\n",
+        "        if value.subscribed_regex:\n",
+        (unit("core/group/test_consumer.py"),),
+    ),
+    Mutant(
+        "a late commit over an older connection sets the position back", "at least once",
+        "core/group/machine.py",
+        "        return request.generation >= 0 and request.connection >= 0 and self._connections.is_older(",
+        "        return False and self._connections.is_older(",
+        (SCENARIOS, sim("1-6", "--scene late --hours 0.02 --faults-every 1")),
+    ),
+    Mutant(
+        "a connection from before the load may set a position back", "at least once",
+        "core/group/newest_connections.py",
+        "        self._newest = dict.fromkeys(members, first_after)",
+        "        self._newest = dict.fromkeys(members, 0)",
+        (SCENARIOS, unit("coordinator/test_late_commits.py")),
+    ),
+    Mutant(
+        "a new owner of a group's shard does not ask which members it has found", "at least once",
+        "coordinator/groups.py",
+        "        self.machine.loaded()\n",
+        "",
+        (unit("coordinator/test_late_commits.py"),),
     ),
     Mutant(
         "a late list over an older connection confirms a revocation", "one owner", "core/group/newest_connections.py",

@@ -38,6 +38,13 @@ MUTANTS: Final = (
         (_PROPERTIES,),
     ),
     Mutant(
+        "a topic whose name is gone is not given up", "partitions without an owner", "client/consumer_membership.py",
+        "        return [each for each in self.owned if (each.topic_id, each.partition) not in self._target]\n",
+        "        return [each for each in self.owned if each.topic_id in self._topics\n"
+        "                and (each.topic_id, each.partition) not in self._target]\n",
+        (_PROPERTIES,),
+    ),
+    Mutant(
         "what was given and not yet taken counts as given up", "two owners", "client/consumer_membership.py",
         " for each in self.owned) | self._target\n",
         " for each in self.owned)\n",

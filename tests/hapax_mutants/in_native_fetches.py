@@ -25,6 +25,12 @@ MUTANTS = (
         (FORMER,),
     ),
     Mutant(
+        "with a name a client forgets how new its absence was", TWICE, "client/cluster.py",
+        "                self._forgotten_at = max(self._forgotten_at, known_at)\n",
+        "",
+        (FORMER,),
+    ),
+    Mutant(
         "a cluster that was put back is never believed", "a hang", "client/cluster.py",
         "        if outdated and self.nodes and self.nodes.keys() <= self._behind:\n",
         "        if False:\n",

@@ -97,8 +97,8 @@ MUTANTS = (
     Mutant(
         "a reader whose read ahead fails unexpectedly is never answered", "rule 25: what waits is answered",
         "broker/fetch.py",
-        "            supervision.failed(\"warm-for-reader\", error)\n            self._fail(\"a read failed\")\n",
-        "            supervision.failed(\"warm-for-reader\", error)\n",
+        "            supervision.failed(\"prepare-for-reader\", error)\n            self._fail(\"a read failed\")\n",
+        "            supervision.failed(\"prepare-for-reader\", error)\n",
         (unit("broker/test_fetch.py"),),
     ),
     Mutant(

@@ -18,6 +18,9 @@ _MEMBERS: Final = (sim("998001-998004", "--hours 0.01 --scene groups"),)
 
 MACHINES: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
     ("a leader tells its end from memory",): (sim("5", "--hours 0.16 --scene cut-off"),),
+    ("a leader that was replaced says that an offset is out of range",): (
+        sim("1006111", "--hours 0.01 --scene groups --faults-every 15"),
+    ),
     ("a transaction's timer that fires early is never set again",): (
         sim("1-3", "--hours 0.01 --scene old --only 'client freeze'"),
     ),
@@ -73,6 +76,10 @@ MACHINES: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {
 """Names of `MUTANTS` that are applied together -> checks, in this order until one finds the bug."""
 
 UNSEEN: Final[Mapping[str, str]] = {
+    "a leader that was replaced says where logs diverge":
+        "the simulated clients send no last fetched epoch (KIP-595), and are not told",
+    "a leader that was replaced says where an epoch ends":
+        "the simulated clients do not ask: only clients that check their position against epochs (KIP-320) do",
     "a new leader forgets which coordinators were replaced":
         "a coordinator's word is confirmed by its shard's log after the question came (rule 23). A marker of a later "
         "shard epoch in the partition's log was written behind that epoch's fence, so a coordinator replaced by then "

@@ -93,6 +93,14 @@ class Sends:
                 offset = future.result().offset  # type: ignore[attr-defined]
                 micro[2] = [offset if offset >= 0 else None, micro[2][1]]  # type: ignore[index]
 
+    def certainly_unwritten(self) -> list[list[object]]:
+        """Those that failed, and of which the client says that they are not in the log."""
+        def says_so(future: asyncio.Future[object]) -> bool:
+            error = future.exception() if future.done() and not future.cancelled() else None
+            return isinstance(error, HapaxError) and not error.maybe_written
+
+        return [micro for micro, future in self._waiting if says_so(future)]
+
 
 async def commit(life: Life, producer: Producer, running: Running, token: CommitToken | None = None) -> bool:
     """Repeats the commit until it is answered. Returns whether the token had been committed before. Raises
@@ -237,8 +245,10 @@ async def write_plainly(life: Life) -> None:
                 await asyncio.wait(futures) if futures else None
                 sends.fill_in()
                 acknowledged = [m for m in micros if m[2][0] is not None]  # type: ignore[index]
-                doubtful = [m for m in micros if m[2][0] is None]  # type: ignore[index]
+                unwritten = sends.certainly_unwritten()
+                doubtful = [m for m in micros if m[2][0] is None and m not in unwritten]  # type: ignore[index]
                 recorder.end(running, "ok", acknowledged)
+                recorder.end(recorder.invoke(process, "send", unwritten), "fail")
                 recorder.end(recorder.invoke(process, "send", doubtful), "info")
                 raise
             sends.fill_in()

@@ -27,6 +27,10 @@ SCENES: Final[Mapping[str, Scene]] = {
     "groups": Scene(
         **_CLUSTER, programs=False, parts=("groups",), pause_s=(0.0, 0.3), faults_every_s=4.0, settings=OF_GROUPS,
     ),
+    "late": Scene(
+        **_CLUSTER, programs=False, parts=("late",), pause_s=(0.0, 0.2), faults_every_s=2.0,
+        faults=("cut connections", "lease ends"), settings=OF_GROUPS,
+    ),
     "logins": Scene(
         **_CLUSTER, appenders=2, with_logins=True, parts=("renewals",), pause_s=(0.0, 0.3), faults_every_s=3.0,
     ),

@@ -81,6 +81,9 @@ class Reader:
                     for record in await consumer.poll(200):
                         self.seen[record.partition].append((record.offset, record.value))
 
+    def read_in_rack(self) -> set[int]:
+        return {each.partition for each in self.consumer._fetcher.replicas._chosen}
+
     def is_beyond(self, offsets: dict[int, int]) -> bool:
         return all(self.seen[index] and self.seen[index][-1][0] > offset for index, offset in offsets.items())
 
@@ -121,8 +124,8 @@ async def test_the_replica_in_the_rack_is_read_until_it_is_killed(racks: LocalCl
     try:
         await until(lambda: writer.committed > 20 and all(len(near.seen[index]) > 20 for index in led), "records read")
         for reader in readers:
-            replicas = reader.consumer._fetcher.replicas
-            assert {each.partition for each in replicas._chosen} == led, "they are not read in the rack"
+            # Not at every moment: a replica that does not hear its leader refuses, and is left for a second.
+            await until(lambda r=reader: r.read_in_rack() == led, "read in the rack")  # type: ignore[misc]
         assert sent(racks) > 0
 
         await asyncio.to_thread(racks.kill, NEAR)

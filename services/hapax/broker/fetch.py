@@ -139,11 +139,16 @@ class FetchService:
         self.sessions.clear()
 
 
+class _Doubtful(Exception):
+    """The answer needs a confirmation that this node leads."""
+
+
 class Poll:
-    """One Fetch: attempts to answer it, waits for records or for the disk, and attempts again."""
+    """One Fetch: attempts to answer it, waits for records, for the disk or for confirmations, and attempts again."""
 
     __slots__ = (
-        "_ctx", "_done", "_expired", "_replicas", "_request", "_scheduled", "_service", "_timer", "_warmed", "_warming",
+        "_confirmed", "_ctx", "_done", "_expired", "_preparing", "_replicas", "_request", "_scheduled", "_service",
+        "_timer", "_warmed",
     )  # fmt: skip
 
     def __init__(self, service: FetchService, ctx: RequestContext, request: FetchRequest) -> None:
@@ -157,8 +162,11 @@ class Poll:
         self._expired = (
             request.max_wait_ms <= 0 or request.min_bytes <= 0 or request.throttled or self._is_empty())
         self._done = False
-        self._warming: asyncio.Task[None] | None = None
+        self._preparing: asyncio.Task[None] | None = None
+        """The next attempt waits for the disk or for confirmations."""
         self._warmed = 0
+        self._confirmed: dict[Replica, Refusal | None] = {}
+        """Whether each of these replicas led when the client was to be told that its position is not in the log."""
 
     def start(self) -> object:
         """The answer's chunks, or DEFERRED."""
@@ -187,12 +195,19 @@ class Poll:
         error = False
         results: list[FetchedPartition] = []
         cold: list[tuple[Replica, Cold]] = []
+        doubtful: list[Replica] = []
         replicas = self._replicas = []
         for partition in self._asked():
             replica: Replica | None = None
             try:
                 replica = service.find(partition.topic, partition.partition, request.rack)
                 fetched = self._read(replica, partition, left - size, first=size == 0)
+                if fetched.diverging is not None:
+                    self._check_leads(replica)
+            except _Doubtful:
+                assert replica is not None
+                doubtful.append(replica)
+                continue
             except Refusal as refusal:
                 leader = service.leader_of(partition) if refusal.code in _ELSEWHERE else None
                 fetched = failed(partition, refusal.code, leader)
@@ -209,9 +224,9 @@ class Poll:
             size += 0 if fetched.records is None else fetched.records.size
             results.append(fetched)
             replicas.append(replica)
-        if cold:
+        if cold or doubtful:
             _release(results)
-            self._warming = supervision.once(self._warm(cold), "warm-for-reader")
+            self._preparing = supervision.once(self._prepare(cold, doubtful), "prepare-for-reader")
             return None
         if size >= request.min_bytes or error or self._expired:
             service.fetched_bytes.value += size
@@ -247,7 +262,12 @@ class Poll:
                 return FetchedPartition(
                     partition.topic, partition.partition, 0, machine.high_watermark, machine.last_stable_offset,
                     machine.log_start_offset, () if self._request.committed else None, preferred=preferred)
-        return self._read_log(replica, partition, left, self._diverging(replica, partition), first=first)
+        try:
+            return self._read_log(replica, partition, left, self._diverging(replica, partition), first=first)
+        except Refusal as refusal:
+            if refusal.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                self._check_leads(replica)
+            raise
 
     def _read_copy(self, replica: Replica, partition: FetchPartition, left: int, *, first: bool) -> FetchedPartition:
         """A copy may end before its leader's log does, and with records that will be cut."""
@@ -284,20 +304,44 @@ class Poll:
             return None
         return diverging(replica, partition.last_fetched_epoch, partition.offset)
 
-    async def _warm(self, cold: Sequence[tuple[Replica, Cold]]) -> None:
-        """Reads the ranges that are not in the page cache, in a thread off the loop (rule 18)."""
+    def _check_leads(self, replica: Replica) -> None:
+        """To be called before the client is told that its position is not in the log, after which it takes another
+        position. A leader that was replaced without noticing lacks what was committed since, and would make the client
+        process records again (rule 23). Raises _Doubtful: not known yet; Refusal: it could not be confirmed.
+        """
+        if not replica.serving or replica.barrier.needless:
+            return
+        if replica not in self._confirmed:
+            raise _Doubtful
+        refusal = self._confirmed[replica]
+        if refusal is not None:
+            raise refusal
+
+    async def _confirm(self, replica: Replica) -> None:
         try:
-            await asyncio.gather(*(replica.log.warm(found) for replica, found in cold))
+            await replica.barrier.passed()
+        except Refusal as refusal:
+            self._confirmed[replica] = refusal
+        else:
+            self._confirmed[replica] = None
+
+    async def _prepare(self, cold: Sequence[tuple[Replica, Cold]], doubtful: Sequence[Replica]) -> None:
+        """Reads the ranges that are not in the page cache, in a thread off the loop (rule 18), and confirms that this
+        node leads."""
+        try:
+            await asyncio.gather(
+                *(replica.log.warm(found) for replica, found in cold),
+                *(self._confirm(replica) for replica in dict.fromkeys(doubtful)))
         except OSError as error:
             log.warning("a cold range could not be read", error=error, peer=self._ctx.connection.peer)
             self._fail("the disk failed a read")
             return
         except Exception as error:  # nothing else would ever answer this request
-            supervision.failed("warm-for-reader", error)
+            supervision.failed("prepare-for-reader", error)
             self._fail("a read failed")
             return
-        self._warming = None
-        self._warmed += 1
+        self._preparing = None
+        self._warmed += bool(cold)
         self._again()
 
     # --- wait -----------------------------------------------------------------------------------------------------
@@ -315,7 +359,7 @@ class Poll:
 
     def _again(self) -> None:
         self._scheduled = False
-        if self._done or self._warming is not None:
+        if self._done or self._preparing is not None:
             return
         self._unwait()
         if self._ctx.closed:

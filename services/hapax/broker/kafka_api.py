@@ -240,8 +240,11 @@ class OffsetService:
             return FoundOffset(-1, -1, -1)
         return FoundOffset(found.offset, found.timestamp, self._epoch_at(replica, found.offset))
 
-    def offset_for_leader_epoch(self, topic: str, partition: int, current_epoch: int, leader_epoch: int) -> EpochEnd:
+    async def offset_for_leader_epoch(
+        self, topic: str, partition: int, current_epoch: int, leader_epoch: int
+    ) -> EpochEnd:
         replica = self._leading(topic, partition, current_epoch)
+        await replica.barrier.passed()  # a client takes what lies behind the end for lost
         machine = replica.machine
         return EpochEnd(*machine.leader_epochs.answer(leader_epoch, replica.leader_epoch, machine.log_end_offset))
 

@@ -53,6 +53,8 @@ COORDINATORS: Final = range(100, 200)
 """On the answer itself: the node ids of those nodes."""
 _COORDINATORS_KNOWN: Final = 1000
 """Maximum number of groups and transactional ids whose coordinators are cached. The oldest entry is dropped first."""
+_NAMES_REMEMBERED: Final = 10_000
+"""At most this many topics that the client does not follow are known by name and revision."""
 _DESCRIBED_MS: Final = 1000
 """How long the nodes' addresses are cached."""
 _QUESTION_MS: Final = 1500
@@ -95,6 +97,10 @@ class ClusterClient:
         self.topics: dict[str, Topic] = {}
         self._topic_ids: dict[str, tuple[Any, int]] = {}
         """Name -> (the topic's id, None if it does not exist; the newest revision at which a node said so)."""
+        self._forget_at = _NAMES_REMEMBERED
+        """More names than this are not remembered."""
+        self._forgotten_at = 0
+        """The newest revision of a name that is remembered no more."""
         self._behind: set[int] = set()
         """Nodes that have contradicted this by a lower revision since an answer was last as new as any before."""
         self._newest = 0
@@ -311,7 +317,7 @@ class ClusterClient:
             outdated = set()
             asks_another = False
             self._topic_ids.clear()
-            self._newest = 0
+            self._newest = self._forgotten_at = 0
         if revision is not None and revision >= self._newest:
             self._newest = revision
             self._behind.clear()
@@ -329,15 +335,20 @@ class ClusterClient:
             if revision is not None:
                 self._remember(answer, revision)
         self.topics.update(found)
+        self._forget_names()
         return found, asks_another
 
     def _is_outdated(self, answer: Any, revision: int) -> bool:
         """Whether a node that lags behind speaks of a former topic of this name, or of the time between the two. A
         consumer that believed it would read the present topic a second time."""
-        if answer.error_code not in _SAYS_WHICH or answer.name not in self._topic_ids:
+        if answer.error_code not in _SAYS_WHICH:
             return False
-        known_id, known_at = self._topic_ids[answer.name]
+        known_id, known_at = self._topic_ids.get(answer.name) or (self._id_of(answer.name), self._forgotten_at)
         return known_id != _id_in(answer) and revision < known_at
+
+    def _id_of(self, name: str) -> Any:
+        topic = self.topics.get(name)
+        return None if topic is None else topic.topic_id
 
     def _is_first_to_lag(self, node_id: int) -> bool:
         """Also leaves the node, whose next answers would be as old."""
@@ -351,6 +362,21 @@ class ClusterClient:
         if answer.error_code in _SAYS_WHICH:
             _, known_at = self._topic_ids.get(answer.name, (None, revision))
             self._topic_ids[answer.name] = _id_in(answer), max(revision, known_at)
+
+    def _forget_names(self) -> None:
+        """Programs may ask for ever more names. What is said of a forgotten one must be as new as what was known of any
+        of them: otherwise another node is asked."""
+        if len(self._topic_ids) <= self._forget_at:
+            return
+        kept = {}
+        for name, (topic_id, known_at) in self._topic_ids.items():
+            if name in self._interesting:
+                kept[name] = topic_id, known_at
+            else:
+                self._forgotten_at = max(self._forgotten_at, known_at)
+                self.topic_errors.pop(name, None)
+        self._topic_ids = kept
+        self._forget_at = max(_NAMES_REMEMBERED, 2 * len(kept))
 
     def _metadata_request(self, names: list[str] | None, create: bool) -> Any:
         Message = messages.MetadataRequest

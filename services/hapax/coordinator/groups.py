@@ -76,16 +76,24 @@ class OffsetsShard(Shard):
         self._connections = ConnectionFencing()
         self._marking: dict[ProducerId, list[asyncio.Future[None]]] = {}
         """Producers whose marker is being appended -> the calls that wait for it."""
-        self._busy: dict[str, int] = {}
-        """Group -> number of its commits that are being appended."""
+        self._busy: dict[str, dict[asyncio.Future[None], tuple[Sequence[OffsetRecord], bool]]] = {}
+        """Group -> its commits that are being appended, and whether they are part of a transaction."""
+        self._deleting: set[str] = set()
+        """Groups of which offsets are being deleted on request in several appends. A commit stored between two of them
+        would lose those of its offsets whose tombstones come later."""
         self.members = Members(self)
         self._expiry: asyncio.TimerHandle | None = None
 
     # --- commits --------------------------------------------------------------------------------------------------
 
     async def offset_commit(self, request: OffsetCommit) -> Codes:
-        """Returns one error code per offset, once the offsets are durable. Raises Refusal."""
+        """Returns one error code per offset, once the offsets are durable. Raises Refusal or SupersededConnection (rule
+        4)."""
         self.check_serving()
+        if self.machine.is_superseded(request):
+            self.resources.counters.fencings.labels("older_connection").value += 1
+            raise SupersededConnection("the member has committed over a newer connection")
+        self._check_takes_commits(request.group_id)
         decision = self.machine.decide_offset_commit(request, self._clocks())
         if decision.records:
             await self._persist(decision.records)
@@ -112,6 +120,7 @@ class OffsetsShard(Shard):
             raise Refusal(
                 ErrorCode.INVALID_TXN_STATE, f"transaction {verified} was decided while it was being verified"
             )
+        self._check_takes_commits(request.group_id)
         decision = self.machine.decide_txn_offset_commit(request, self._clocks())
         if transaction_version < 2:
             superseded = self._connections.admit(request.transactional_id, producer_id, epoch, connection)
@@ -128,6 +137,10 @@ class OffsetsShard(Shard):
             await self._persist(decision.records, producer_id, epoch)
         return decision.errors
 
+    def _check_takes_commits(self, group: str) -> None:
+        if group in self._deleting:
+            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"offsets of group {group!r} are being deleted")
+
     def _persist(
         self, records: Sequence[OffsetRecord], producer_id: ProducerId | None = None,
         producer_epoch: ProducerEpoch | None = None,
@@ -138,11 +151,11 @@ class OffsetsShard(Shard):
         waiter = self.waiter()
         groups = {record.group: None for record in records}
         for group in groups:
-            self._busy[group] = self._busy.get(group, 0) + 1
+            self._busy.setdefault(group, {})[waiter] = records, producer_id is not None
 
         def settled() -> None:
             for group in groups:
-                self._busy[group] -= 1
+                del self._busy[group][waiter]
                 if not self._busy[group]:
                     del self._busy[group]
 
@@ -182,8 +195,11 @@ class OffsetsShard(Shard):
             return await self._delete_with_offsets(group)
         self.check_serving()
         async with self._confirming_refusals():
-            tombstones = self.machine.decide_removal(group, partitions)
-        return await self._delete(group, tombstones, lambda chosen: self.machine.decide_removal(group, chosen))
+            tombstones = self.machine.decide_removal(group, partitions, self._storing(group))
+            if not self._storing(group, in_transactions=True).isdisjoint(partitions):
+                raise Refusal(ErrorCode.UNSTABLE_OFFSET_COMMIT, "an offset of an open transaction is being stored")
+        return await self._delete(
+            group, tombstones, lambda chosen: self.machine.decide_removal(group, chosen, self._storing(group)))
 
     async def _delete_with_offsets(self, group: str) -> int:
         self.check_serving()
@@ -200,30 +216,49 @@ class OffsetsShard(Shard):
         Refusal."""
         self.check_serving()
         async with self._confirming_refusals():
-            tombstones, codes = self.machine.decide_offsets_deletion(group, partitions)
+            tombstones, codes = self.machine.decide_offsets_deletion(group, partitions, self._storing(group))
         answered = dict(zip(partitions, codes, strict=True))
 
         def decide(chosen: Sequence[TopicPartition]) -> Sequence[OffsetRecord]:
-            decided, codes = self.machine.decide_offsets_deletion(group, chosen)
+            decided, codes = self.machine.decide_offsets_deletion(group, chosen, self._storing(group))
             answered.update(zip(chosen, codes, strict=True))
             return decided
 
         await self._delete(group, tombstones, decide)
         return [answered[each] for each in partitions]
 
+    def _storing(self, group: str, *, in_transactions: bool = False) -> set[TopicPartition]:
+        """Partitions of the group's commits that are being appended: of all, or only of those in transactions."""
+        return {
+            record.partition for records, in_transaction in self._busy.get(group, {}).values()
+            if in_transaction or not in_transactions for record in records if record.group == group
+        }
+
     async def _delete(
         self, group: str, tombstones: Sequence[OffsetRecord],
         decide: Callable[[Sequence[TopicPartition]], Sequence[OffsetRecord]],
     ) -> int:
         """Returns the number of deleted offsets. Each append is decided once the last is replayed, because the group
-        may have members by now: their offsets stay."""
+        may have members by now: their offsets stay. Raises Refusal: 14 if there have to be several appends and offsets
+        of the group are being stored or deleted."""
         deleted = 0
-        for part in parts(tombstones):
-            self.check_serving()
-            decided = decide([each.partition for each in part])
-            if decided:
-                await self._persist(decided)
-            deleted += len(decided)
+        appends = list(parts(tombstones))
+        several = len(appends) > 1
+        if several:
+            if group in self._busy or group in self._deleting:
+                raise Refusal(
+                    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"offsets of group {group!r} are being stored or deleted")
+            self._deleting.add(group)
+        try:
+            for part in appends:
+                self.check_serving()
+                decided = decide([each.partition for each in part])
+                if decided:
+                    await self._persist(decided)
+                deleted += len(decided)
+        finally:
+            if several:
+                self._deleting.discard(group)
         if deleted:
             log.info("offsets deleted on request", shard=self.shard, group=group, offsets=deleted)
         else:
@@ -383,6 +418,7 @@ class OffsetsShard(Shard):
 
     def _loaded(self) -> None:
         self._remove_offsets_of_deleted_topics()
+        self.machine.loaded()
         self.members.loaded()
         self._expire_later()
 

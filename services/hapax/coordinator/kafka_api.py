@@ -123,6 +123,8 @@ class KafkaApi:
         existing, codes = self._existing(request.offsets, by_id=request.version >= offset_commit.TOPIC_IDS_FROM)
         try:
             answered = await shard.offset_commit(replace(request, offsets=tuple(existing.values())))
+        except SupersededConnection as superseded:
+            raise CloseConnection(str(superseded)) from superseded
         except Refusal as refusal:
             raise _as_of_version(refusal, request.version, GROUP_ID_NOT_FOUND_SINCE) from refusal
         return _merged(codes, existing, answered)

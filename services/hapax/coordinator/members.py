@@ -16,6 +16,8 @@ from hapax.codec.offsets_log import encode_key, encode_value
 from hapax.coordinator.log_writer import Unit
 from hapax.coordinator.shard import ShardResources
 from hapax.coordinator.sweep import is_running, timer_in
+from hapax.core.access.principals import Principal
+from hapax.core.access.resources import DESCRIBE_TOPIC
 from hapax.core.errors import ErrorCode
 from hapax.core.group.machine import GroupShard
 from hapax.core.group.values import Answer, CallId, Outcome, RegexQuestion, TopicFacts, Write
@@ -171,15 +173,18 @@ class Members:
             stored, refused))
 
     async def _resolve(self, question: RegexQuestion, machine: GroupShard) -> None:
-        """Finds the topics whose whole name matches. The expression has already compiled; `re2` matches in linear
-        time."""
+        """Finds the topics whose whole name matches, of those that the asker may describe: an assignment must not tell
+        that others exist. The expression has already compiled; `re2` matches in linear time."""
         pattern = re2.compile(question.regex)
+        access = self._shard.resources.access
+        rights = None if access is None else access.rights(
+            Principal(question.principal), question.client_host.removeprefix("/"))
         view = self._shard.resources.view
         version = view.topics_revision  # read before other tasks may run
         names, version = [topic.name for topic in view.topics()], view.topics_revision
         found = []
         for number, name in enumerate(names):
-            if pattern.fullmatch(name):
+            if pattern.fullmatch(name) and (rights is None or rights.may(DESCRIBE_TOPIC, name)):
                 found.append(name)
             if number % _TOPICS_PER_TURN == _TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)

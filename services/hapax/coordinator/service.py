@@ -186,7 +186,7 @@ class CoordinatorService:
         resources = ShardResources(
             self.node_id, settings, ports.clock, ports.random, view, writer, reader, self.counters,
             self._newest_connection,
-            self._fault,
+            self._fault, self.server.table.access,
         )
         verifier = OffsetsVerifier(
             ports.network, view, self.node_id, ports.random, self.rpc.verify_partitions

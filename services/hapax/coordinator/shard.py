@@ -28,6 +28,7 @@ from hapax.core.control import Control
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import NodeId, PartitionIndex, ShardEpoch, ShardId, TopicId
 from hapax.runtime import supervision, telemetry
+from hapax.runtime.access import Access
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Clock, Randomness, Task
 from hapax.runtime.settings import Settings
@@ -67,6 +68,8 @@ class ShardResources:
     """The highest serial of this process's client connections (rule 4)."""
     on_fault: Callable[[BaseException], None]
     """Called for a bug in this program: the process must end, because the state of a shard is unknown."""
+    access: Access | None = None
+    """None: the cluster has no authoriser."""
 
 
 class SupersededConnection(Exception):

@@ -193,6 +193,8 @@ class RequestContext:
 BULK_FRAME_BYTES: Final = 1 << 31
 """No limit but the listener's own: for Produce, whose record bytes are not decoded."""
 LARGE_FRAME_BYTES: Final = 1 << 20
+COMMIT_FRAME_BYTES: Final = 4 << 20
+"""For commits of offsets, of which one may name 100,000 partitions."""
 NAMES_FRAME_BYTES: Final = 256 << 10
 """For lists of groups."""
 SMALL_FRAME_BYTES: Final = 64 << 10

@@ -9,6 +9,7 @@ from hapax_sim.parts.days import Days
 from hapax_sim.parts.groups import Groups
 from hapax_sim.parts.hostile import Hostile
 from hapax_sim.parts.keys import Keys
+from hapax_sim.parts.late import Late
 from hapax_sim.parts.old import Old
 from hapax_sim.parts.part import Part
 from hapax_sim.parts.positions import Positions
@@ -25,6 +26,7 @@ PARTS: Final[Mapping[str, Callable[[], Part]]] = {
     "groups": Groups,
     "hostile": Hostile,
     "keys": Keys,
+    "late": Late,
     "old": Old,
     "positions": Positions,
     "prepared": Prepared,

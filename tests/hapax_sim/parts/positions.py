@@ -13,12 +13,14 @@ from hapax_sim.clients import Life, Program
 from hapax_sim.parts.part import PartTopic, a_few_of_each
 
 _TOPIC: Final = "positions"
-_WHERE: Final = TopicPartition(_TOPIC, 0)  # type: ignore[arg-type]
 _GROUPS: Final = 6
 
 
 class Positions:
     topics: Mapping[str, PartTopic] = {_TOPIC: PartTopic(1)}
+    where = TopicPartition(_TOPIC, 0)  # type: ignore[arg-type]
+    group = "positions"
+    """The groups' names begin with it."""
 
     def __init__(self) -> None:
         self.operations: list[PositionOperation] = []
@@ -28,10 +30,9 @@ class Positions:
         writers: dict[str, Program] = {f"positioner-{number}": self.commit for number in range(_GROUPS)}
         return writers | {f"looker-{number}": self.look for number in range(2)}
 
-    @staticmethod
-    def _settings(life: Life, group: int) -> dict[str, str]:
+    def settings(self, life: Life, group: int) -> dict[str, str]:
         more = life.settings(
-            group__id=f"positions-{group}", enable__auto__commit="false", auto__offset__reset="earliest",
+            group__id=f"{self.group}-{group}", enable__auto__commit="false", auto__offset__reset="earliest",
             default__api__timeout__ms="8000",
         )  # fmt: skip
         servers = more["bootstrap.servers"].split(",")
@@ -42,14 +43,14 @@ class Positions:
         """Each commit follows the answer to the previous one, or has a new number after a failure."""
         group = int(life.name.rpartition("-")[2])
         while not life.stopping():
-            async with Consumer(self._settings(life, group), ports=life.ports) as consumer:
+            async with Consumer(self.settings(life, group), ports=life.ports) as consumer:
                 for _ in range(10):
                     position = self.next[group]
                     self.next[group] += 1
                     began = life.recorder.loop.time()
                     try:
-                        await consumer.commit({_WHERE: position})
-                        self._note(life, group, "committed", position, began)
+                        await consumer.commit({self.where: position})
+                        self.note(life, group, "committed", position, began)
                     except RetriableError:
                         pass
                     await life.pause()
@@ -63,16 +64,16 @@ class Positions:
         """A new consumer each time, which knows no coordinator yet."""
         began = life.recorder.loop.time()
         try:
-            async with Consumer(self._settings(life, group), ports=life.ports) as consumer:
-                found = await consumer.committed([_WHERE])
-                self._note(life, group, "read", found[_WHERE].offset if _WHERE in found else -1, began)
+            async with Consumer(self.settings(life, group), ports=life.ports) as consumer:
+                found = await consumer.committed([self.where])
+                self.note(life, group, "read", found[self.where].offset if self.where in found else -1, began)
         except HapaxError:
             return
 
-    def _note(self, life: Life, group: int, what: str, position: int, began: float) -> None:
+    def note(self, life: Life, group: int, what: str, position: int, began: float) -> None:
         loop = life.recorder.loop
         loop.trace(f"{life.process} group {group} {what} {position}")
-        self.operations.append(PositionOperation(f"positions-{group}", what, position, began, loop.time()))
+        self.operations.append(PositionOperation(f"{self.group}-{group}", what, position, began, loop.time()))
 
     async def finish(self, life: Life) -> None:
         for group in range(_GROUPS):

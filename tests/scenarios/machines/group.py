@@ -1,6 +1,6 @@
 """Drives the group-offsets machine of one shard over a log of its own.
 
-    commit group=G PARTITION=OFFSET… [generation=1] [member=m] [instance=i] [retention=MS] [id=NAME]
+    commit group=G PARTITION=OFFSET… [generation=1] [member=m] [instance=i] [retention=MS] [id=NAME] [connection=N]
     txn-commit pid=N epoch=N group=G PARTITION=OFFSET… [serial=N] [generation=1] [member=m] [id=NAME]
                           id: the topic's id, by default its name
     marker pid=N epoch=N commit|abort serial=N [coordinator=N]
@@ -9,7 +9,8 @@
     expire / delete-topic NAME / now MS
     tombstone group=G PARTITION…   one that was decided before what stands in front of it in the log
     state                 the whole state
-    take-over             a new owner replays the log: prints whether its state is the same
+    take-over [connection=N]   a new owner replays the log: prints whether its state is the same; N: this node's
+                          newest connection
     compact               removes what later committed records supersede; then as take-over
     lost COMMAND…         decides, but the process dies before the record is stored
 """
@@ -76,8 +77,12 @@ class Interpreter:
 
     def do_commit(self, command: Command) -> Iterator[str]:
         request = OffsetCommit(
-            command.text("group"), *_member(command), tuple(_offsets(command)), command.number("retention", -1)
+            command.text("group"), *_member(command), tuple(_offsets(command)), command.number("retention", -1),
+            connection=command.number("connection", -1),
         )
+        if self.shard.is_superseded(request):
+            yield "the connection is closed"
+            return
         decision = self.shard.decide_offset_commit(request, Now(Millis(self.now), TimestampMs(self.now)))
         yield from self._append(*decision.records)
 
@@ -153,9 +158,10 @@ class Interpreter:
 
     def do_take_over(self, command: Command) -> Iterator[str]:
         former = self.shard.describe()
-        self.shard = GroupShard(retention_ms=RETENTION_MS)
+        self.shard = GroupShard(retention_ms=RETENTION_MS, newest_connection=command.number("connection", -1))
         for entry in self.log:
             replay(self.shard, entry)
+        self.shard.loaded()
         yield "same state" if self.shard.describe() == former else "ANOTHER STATE"
 
     def do_compact(self, command: Command) -> Iterator[str]:

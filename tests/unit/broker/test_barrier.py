@@ -18,7 +18,7 @@ from hapax.rpc.gen.hapax.v1 import partitions_pb2
 from hapax.runtime.network import TcpNetwork
 from hapax.runtime.ports import MetadataUnavailable
 from hapax.runtime.rpc import RpcIdentity
-from hapax.wire.messages import ListOffsetsRequest
+from hapax.wire.messages import FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest
 from hapax.wire.peer import Peer
 from unit.broker.broker_fixtures import batch
 from unit.broker.replicas_world import OTHER_TOPIC, TOPIC, World
@@ -93,6 +93,68 @@ async def test_a_leader_that_was_replaced_does_not_tell_its_end(make: Make, comm
     assert (error in UNCONFIRMED, offset) == (True, -1), "it would be an end from before what was acknowledged"
     assert await end(world, 1, committed=committed) == (0, 5)
     assert await end(world, 0, at=EARLIEST) == (0, 0), "on that nobody decides"
+
+
+async def fetched(
+    world: World, node: int, offset: int, *, last_epoch: int = -1, session: bool = False, max_wait_ms: int = 0,
+) -> tuple[int, int]:
+    """(error, end offset of the diverging epoch) that a consumer is told."""
+    topic = FetchRequest.FetchTopic
+    address = world.brokers[node].kafka_address
+    peer = await Peer.connect(TcpNetwork(), address.host, address.port)
+    try:
+        request = FetchRequest(
+            replica_id=-1, max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=0,
+            session_epoch=0 if session else -1, forgotten_topics_data=[], rack_id="", topics=[topic(
+                topic="t", partitions=[topic.FetchPartition(
+                    partition=0, current_leader_epoch=-1, fetch_offset=offset, last_fetched_epoch=last_epoch,
+                    log_start_offset=-1, partition_max_bytes=1 << 20)])])
+        found = (await peer.call(request, version=12)).responses[0].partitions[0]
+        return found.error_code, -1 if found.diverging_epoch is None else found.diverging_epoch.end_offset
+    finally:
+        peer.close()
+
+
+@pytest.mark.parametrize("session", [False, True])
+async def test_a_leader_that_was_replaced_does_not_say_that_an_offset_is_out_of_range(
+    make: Make, session: bool,
+) -> None:
+    """A consumer would begin again at the start, and process everything twice."""
+    world = await make(0, 1, 2)
+    await replaced(world)
+    for wait in (0, 10_000):
+        assert await fetched(world, 0, 5, session=session, max_wait_ms=wait) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+    assert await fetched(world, 1, 5, session=session) == (0, -1)
+    assert await fetched(world, 1, 6, session=session) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+    assert await fetched(world, 1, 6, session=session, max_wait_ms=10_000) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+
+
+async def test_a_leader_that_was_replaced_does_not_say_where_logs_diverge(make: Make) -> None:
+    """A consumer would take records that it has read for lost ones, and read them again."""
+    world = await make(0, 1, 2)
+    await replaced(world)
+    epoch = world.replica(1).leader_epoch
+    for last_epoch in (epoch - 1, epoch):
+        assert await fetched(world, 0, 5, last_epoch=last_epoch) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+    assert await fetched(world, 1, 5, last_epoch=epoch) == (0, -1)
+    assert await fetched(world, 1, 4, last_epoch=epoch - 1) == (0, 2)
+
+    topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+
+    async def ends(node: int) -> tuple[int, int]:
+        address = world.brokers[node].kafka_address
+        peer = await Peer.connect(TcpNetwork(), address.host, address.port)
+        try:
+            answer = await peer.call(OffsetForLeaderEpochRequest(replica_id=-1, topics=[topic(
+                topic="t", partitions=[topic.OffsetForLeaderPartition(
+                    partition=0, current_leader_epoch=-1, leader_epoch=epoch - 1)])]), version=4)
+            found = answer.topics[0].partitions[0]
+            return found.error_code, found.end_offset
+        finally:
+            peer.close()
+
+    assert await ends(0) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+    assert await ends(1) == (0, 2)
 
 
 async def test_a_leader_that_was_replaced_does_not_say_what_producers_have(make: Make) -> None:

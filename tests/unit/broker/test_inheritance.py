@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hapax.broker import periodic_tasks
 from hapax.broker.copying import Copying
 from hapax.broker.inheritance import Inherited
 from hapax.codec.batch import iterate_batches, patch_prefix, read_header
@@ -25,12 +26,15 @@ from unit.broker.broker_fixtures import Harness
 from unit.broker.replicas_world import KEYS, TOPIC, World
 
 Make = Callable[..., Awaitable[World]]
+EVERY_S = 3600.0
 COMPACT = {"segment_bytes": "10000", "cleanup_policy": "compact"}
 NOW = 1_700_000_000_000
 
 
 @pytest.fixture
-async def make(tmp_path: Path) -> AsyncIterator[Make]:
+async def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
+    # The tests compact, and a log has one run at a time: that of the broker's clock would be a second one.
+    monkeypatch.setattr(periodic_tasks, "_COMPACTION_EVERY_S", EVERY_S)
     made: list[World] = []
 
     async def make(*nodes: int, **settings: object) -> World:

@@ -18,8 +18,9 @@ from hapax.client.consumer_membership import ConsumerMembership
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group import values as server
 from hapax.core.group.classic import ClassicGroup
-from hapax.core.group.consumer import ConsumerGroup
+from hapax.core.group.consumer import REBALANCE, ConsumerGroup
 from hapax.core.group.machine import GroupShard
+from hapax.core.group.reconciliation import UNREVOKED
 from hapax.core.types import Millis, Now, Offset, TimestampMs, TopicId
 
 SESSION_MS = 10_000
@@ -27,7 +28,6 @@ BEAT_MS = 1_000
 POLL_MS = 20_000
 """max.poll.interval.ms, and so the rebalance timeout."""
 GROUP = "g"
-Partition = tuple[str, int]
 
 
 class Topics:
@@ -40,6 +40,15 @@ class Topics:
     def add(self, name: str, partitions: int) -> None:
         self.version += 1
         self.names[name] = server.TopicFacts(name, TopicId(name.encode() * 16), partitions)
+
+    def delete(self, name: str) -> None:
+        self.version += 1
+        del self.names[name]
+
+    def make_again(self, name: str) -> None:
+        """Under another id."""
+        self.version += 1
+        self.names[name] = server.TopicFacts(name, TopicId(self.version.to_bytes(16, "big")), 2)
 
     def topic(self, name: str) -> server.TopicFacts | None:
         return self.names.get(name)
@@ -78,13 +87,13 @@ class Client:
     changes: int = 0
     """Number of callbacks."""
 
-    def holds(self, now: int) -> frozenset[Partition]:
+    def holds(self, now: int) -> frozenset[m.Owned]:
         """What the program may work on: what it would not be told to be lost if it asked now."""
         membership = self.membership
         fence_at = membership.fence_at()
         if self.gone or not membership.usable or (fence_at is not None and now >= fence_at):
             return frozenset()
-        return frozenset((each.topic, each.partition) for each in membership.owned)
+        return frozenset(membership.owned)
 
 
 class World:
@@ -111,6 +120,10 @@ class World:
         self.faults = True
         self.trace: list[str] = []
         self.server_timer = -1
+        self.fenced: list[str] = []
+        """Ids of the members that the rebalance time-out has removed."""
+        self.lost: list[str] = []
+        """Names of clients that have given partitions up as lost, as they do shortly before they would be removed."""
 
     def _made(self) -> GroupShard:
         return GroupShard(limits=self.limits, topics=self.topics, newest_connection=self.connections)
@@ -129,28 +142,28 @@ class World:
         self.now = until
 
     def check(self) -> None:
-        holders: dict[Partition, str] = {}
+        holders: dict[m.Owned, str] = {}
         for client in self.clients:
             for each in client.holds(self.now):
                 assert each not in holders, self.told(f"{each} is owned by {holders[each]} and {client.name}")
                 holders[each] = client.name
         group = self.shard.memberships.get(GROUP)
         for client in self.clients:
-            lost = {(each.topic, each.partition) for each in client.membership.owned} - client.holds(self.now)
+            lost = client.membership.owned.keys() - client.holds(self.now)
             for each in lost & holders.keys():
                 assert not self.may_commit(group, client, each), self.told(f"{client.name} commits as a zombie")
 
-    def may_commit(self, group: object, client: Client, partition: Partition) -> bool:
+    def may_commit(self, group: object, client: Client, partition: m.Owned) -> bool:
         """In a transaction, with what `group_metadata` says."""
         who = client.membership.identity()
         now = Now(Millis(self.now), TimestampMs(self.now))
-        topic_id = self.topics.names[partition[0]].topic_id
         try:
             if isinstance(group, ClassicGroup):
                 group.check_commit(who.generation, who.member_id, who.instance_id, True, now)
             elif isinstance(group, ConsumerGroup):
                 group.check_commit(
-                    who.generation, who.member_id, who.instance_id, [(topic_id, partition[1])], True)
+                    who.generation, who.member_id, who.instance_id,
+                    [(TopicId(partition.topic_id), partition.partition)], True)
             else:
                 return False
         except Refusal:
@@ -241,6 +254,8 @@ class World:
         client.in_callback = True
         client.changes += 1
         self.say(f"{client.name} {callback.change.value} {[each[:2] for each in callback.partitions]}")
+        if callback.change is m.Change.LOST:
+            self.lost.append(client.name)
 
         def ended() -> None:
             client.in_callback = False
@@ -376,9 +391,21 @@ class World:
             def ring() -> None:
                 if life == self.life and self.now >= self.down_until and self.server_timer == deadline:
                     self.server_timer = -1
+                    self.note_fencing()
                     self.take(self.shard.memberships.due(self.clock))
 
             self.at(max(deadline, self.now + 1), ring)
+
+    def note_fencing(self) -> None:
+        """Notes the members that are about to be removed because they have not given up what they had to."""
+        group = self.shard.memberships.get(GROUP)
+        for key, at in self.shard.memberships._deadlines._at.items():
+            if (
+                key.kind == REBALANCE and at <= self.now and isinstance(group, ConsumerGroup)
+                and group.current(key.member_id).state == UNREVOKED
+            ):
+                self.say(f"{key.member_id} is fenced by the rebalance time-out")
+                self.fenced.append(key.member_id)
 
     def store(self, life: int, write: server.Write, refused: bool) -> None:
         if life != self.life:

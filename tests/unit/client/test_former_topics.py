@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hapax.client import cluster
 from hapax.client.cluster import ClusterClient
 from hapax.client.environment import RealPorts
 from hapax.client.settings import Options
@@ -217,3 +218,44 @@ async def test_a_topic_made_again_is_not_read_a_second_time(client: Told) -> Non
     world.write("a", "new5")
     assert await world.take() == ["new5"]
     await world.fetcher.close()
+
+
+async def test_forgotten_names_do_not_bring_former_topics_back(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs may ask for ever more names."""
+    monkeypatch.setattr(cluster, "_NAMES_REMEMBERED", 10)
+    nodes._forget_at = 10
+    nodes.says = {1: (FORMER, 10), 2: (PRESENT, 20)}
+    assert await nodes.ask(2) == PRESENT
+    for number in range(100):
+        nodes.says[2] = NONE, 21 + number
+        await nodes.existing([f"gone{number}"])
+        assert len(nodes._topic_ids) <= 10 and len(nodes.topic_errors) <= 11
+    nodes.says[2] = PRESENT, 200
+    assert await nodes.ask(1) == PRESENT, "it asks the other node"
+    nodes.silent = {2}
+    nodes.says[1] = FORMER, 15
+    assert await nodes.ask(1) == PRESENT, "it waits"
+
+
+async def test_the_absence_of_a_forgotten_topic_is_as_new_as_it_was(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_NAMES_REMEMBERED", 1)
+    nodes._forget_at = 1
+    nodes.says = {1: (FORMER, 10), 2: (NONE, 20)}
+    assert await nodes.ask(2, "b") == NONE
+    assert not nodes._topic_ids
+    assert await nodes.ask(1) == NONE
+    nodes.says[1] = PRESENT, 21
+    assert await nodes.ask(1) == PRESENT
+
+
+async def test_topics_that_the_client_follows_are_remembered(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_NAMES_REMEMBERED", 1)
+    nodes._forget_at = 1
+    nodes._interesting["a"] = None
+    nodes.says = {1: (PRESENT, 10)}
+    assert await nodes.ask(1, "b", "c") == PRESENT
+    assert set(nodes._topic_ids) == {"a"}

@@ -10,9 +10,9 @@ import pytest
 from hapax.coordinator.log_writer import Unit
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group import removals
-from hapax.core.group.offsets import CommitRequest, OffsetCommit
+from hapax.core.group.offsets import CommitRequest, OffsetCommit, TxnOffsetCommit
 from hapax.core.group.values import Answer, ConsumerGroupHeartbeat, ConsumerHeartbeatAnswer
-from hapax.core.types import Offset, PartitionIndex, TopicPartition
+from hapax.core.types import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from hapax.wire import messages
 from hapax.wire.peer import PeerError
 from unit.coordinator.coordinator_world import OFFSETS_TOPIC, CoordinatorWorld, run, shard_of
@@ -401,5 +401,117 @@ def test_a_commit_that_is_under_way_is_not_torn_by_the_deletion_of_its_group() -
         assert [await world.committed(GROUP, "t", each) for each in range(2)] == [(20, 0), (20, 0)]
         assert await shard.delete_group(GROUP) is ErrorCode.NONE
         assert [await world.committed(GROUP, "t", each) for each in range(2)] == [(-1, 0), (-1, 0)]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("how", ["OffsetDelete", "ResetGroup"])
+def test_a_commit_while_offsets_of_its_group_are_deleted_is_kept_whole(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """As with the deletion of a whole group: stored between two appends, it would lose a part of its offsets."""
+    monkeypatch.setattr(removals, "TOMBSTONES_PER_APPEND", 1)
+
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 3))
+        for partition in range(3):
+            assert await world.commit_offset(GROUP, "t", partition, 10) == 0
+        shard = world.coordinator(world.owner_of_group(GROUP)).shards.group_shard(GROUP)
+        append = shard.append
+        commits: list[asyncio.Future[list[ErrorCode]]] = []
+        refusals = []
+        every = [TopicPartition("t", PartitionIndex(partition)) for partition in range(3)]
+        request = OffsetCommit(GROUP, -1, "", None, tuple(
+            CommitRequest(each, Offset(20), -1, "") for each in (every[0], every[2])))
+
+        async def commit() -> list[ErrorCode]:
+            while True:
+                try:
+                    return list(await shard.offset_commit(request))
+                except Refusal as refusal:
+                    assert refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                    refusals.append(refusal)
+                await asyncio.sleep(0.001)
+
+        def appended(unit: Unit) -> None:
+            append(unit)
+            if not commits:  # the first tombstone
+                commits.append(asyncio.ensure_future(commit()))
+
+        monkeypatch.setattr(shard, "append", appended)
+        if how == "OffsetDelete":
+            assert await shard.delete_group_offsets(GROUP, every) == [ErrorCode.NONE] * 3
+        else:
+            assert await shard.delete_offsets(GROUP, every) == 3
+        assert await commits[0] == [ErrorCode.NONE] * 2 and refusals
+        assert [await world.committed(GROUP, "t", each) for each in range(3)] == [(20, 0), (-1, 0), (20, 0)]
+
+    run(scenario)
+
+
+def test_offsets_are_not_deleted_in_several_appends_while_some_of_the_group_are_being_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(removals, "TOMBSTONES_PER_APPEND", 1)
+
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 2))
+        every = [TopicPartition("t", PartitionIndex(partition)) for partition in range(2)]
+        for partition in range(2):
+            assert await world.commit_offset(GROUP, "t", partition, 10) == 0
+        shard = world.coordinator(world.owner_of_group(GROUP)).shards.group_shard(GROUP)
+        commit = asyncio.ensure_future(shard.offset_commit(
+            OffsetCommit(GROUP, -1, "", None, tuple(CommitRequest(each, Offset(20), -1, "") for each in every))))
+        await asyncio.sleep(0)
+        with pytest.raises(Refusal) as refused:
+            await shard.delete_group_offsets(GROUP, every)
+        assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert list(await commit) == [ErrorCode.NONE] * 2
+        assert await shard.delete_group_offsets(GROUP, every) == [ErrorCode.NONE] * 2
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("how", ["OffsetDelete", "ResetGroup"])
+def test_a_commit_that_is_being_stored_is_deleted_whole(how: str) -> None:
+    """Its offsets are deleted also for partitions that had none before: the deletion stands behind it in the log."""
+
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 3))
+        every = [TopicPartition("t", PartitionIndex(partition)) for partition in range(3)]
+        assert await world.commit_offset(GROUP, "t", 0, 10) == 0
+        shard = world.coordinator(world.owner_of_group(GROUP)).shards.group_shard(GROUP)
+        commit = asyncio.ensure_future(shard.offset_commit(
+            OffsetCommit(GROUP, -1, "", None, tuple(CommitRequest(each, Offset(20), -1, "") for each in every))))
+        await asyncio.sleep(0)
+        if how == "OffsetDelete":
+            assert await shard.delete_group_offsets(GROUP, every[:2]) == [ErrorCode.NONE] * 2
+        else:
+            assert await shard.delete_offsets(GROUP, every[:2]) == 2
+        assert list(await commit) == [ErrorCode.NONE] * 3
+        assert [await world.committed(GROUP, "t", each) for each in range(3)] == [(-1, 0), (-1, 0), (20, 0)]
+
+    run(scenario)
+
+
+def test_an_offset_of_a_transaction_that_is_being_stored_is_not_deleted_by_a_reset() -> None:
+    """The reset refuses offsets that an open transaction is about to commit. One that is on its way is one of them."""
+
+    async def scenario(world: CoordinatorWorld) -> None:
+        await world.start(("t", 2))
+        producer_id, epoch = await offsets_pending(world)
+        shard = world.coordinator(world.owner_of_group(GROUP)).shards.group_shard(GROUP)
+        other = TopicPartition("t", PartitionIndex(1))
+        commit = asyncio.ensure_future(shard.txn_offset_commit(TxnOffsetCommit(
+            ID, GROUP, ProducerId(producer_id), ProducerEpoch(epoch), -1, "", None,
+            (CommitRequest(other, Offset(30), -1, ""),)), 1, 2))
+        await asyncio.sleep(0)
+        with pytest.raises(Refusal) as refused:
+            await shard.delete_offsets(GROUP, [other])
+        assert refused.value.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
+        assert list(await commit) == [ErrorCode.NONE]
+        assert (await world.end(ID, (producer_id, epoch), True, version=5)).error_code == 0
+        await world.settled(GROUP, "t")
+        assert [await world.committed(GROUP, "t", each, stable=True) for each in range(2)] == [(20, 0), (30, 0)]
 
     run(scenario)

@@ -130,7 +130,8 @@ async def call(coordinator: Coordinator, api: Any, version: int, request: Any) -
     handler = table.apis[api.ROW.key].handler
     assert handler is not None
     decoded = type(request).decode(request.encode(version=version), version=version)
-    response = await handler(SimpleNamespace(api_version=version), decoded)  # type: ignore[arg-type, misc]
+    context: Any = SimpleNamespace(api_version=version, connection=SimpleNamespace(serial=7))
+    response = await handler(context, decoded)  # type: ignore[misc]
     kind = type(response)
     return kind.decode(response.encode(version=version), version=version)
 
@@ -280,6 +281,7 @@ async def test_offset_commit(version: int) -> None:
     response = await call(coordinator, offset_commit, version, request)
     asked = coordinator.asked[0][0]
     assert asked.retention_ms == (99 if version <= 4 else -1)
+    assert asked.connection == 7
     assert asked.offsets[0].partition.topic == ("a" if version < 10 else "")
     assert asked.offsets[0].topic_id == (bytes(16) if version < 10 else TOPIC_ID.bytes)
     assert [p.error_code for p in response.topics[0].partitions] == [0, 12]

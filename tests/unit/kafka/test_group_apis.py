@@ -95,7 +95,8 @@ async def call(api: Any, version: int, request: Any, answer: Any, peer: str = "1
     assert handler is not None
     decoded = type(request).decode(request.encode(version=version), version=version)
     context = SimpleNamespace(
-        api_version=version, client_id="client", connection=SimpleNamespace(peer=peer, serial=7),
+        api_version=version, client_id="client", principal="User:alice",
+        connection=SimpleNamespace(peer=peer, serial=7),
         release_memory=lambda: None)
     response = handler(context, decoded)  # type: ignore[arg-type]
     if inspect.isawaitable(response):
@@ -417,6 +418,7 @@ async def test_consumer_group_heartbeat(version: int) -> None:
     assert beat.subscribed_regex == ("a.*" if version >= 1 else None)
     assert beat.owned == (OwnedTopic(A, (2, 0)),)
     assert (beat.client_id, beat.client_host, beat.fresh_id, beat.connection) == ("client", "/127.0.0.1", "", 7)
+    assert beat.principal == "User:alice"
     assert (response.error_code, response.error_message, response.member_id) == (0, None, "m-1")
     assert (response.member_epoch, response.heartbeat_interval_ms) == (4, 5_000)
     assert [(t.topic_id.bytes, list(t.partitions)) for t in response.assignment.topic_partitions] == [

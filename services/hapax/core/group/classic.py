@@ -335,6 +335,12 @@ class ClassicGroup(Rounds):
         """The members in the order in which they joined. The caller must not change the list."""
         return self._roster.members()
 
+    def member_ids(self) -> list[str]:
+        return [member.member_id for member in self._roster]
+
+    def has_member(self, member_id: str) -> bool:
+        return self._roster.get(member_id) is not None
+
     def is_empty(self) -> bool:
         return self._state is ClassicState.EMPTY
 

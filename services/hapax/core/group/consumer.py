@@ -32,7 +32,7 @@ from hapax.core.group.consumer_requests import (
 from hapax.core.group.consumer_state import ConsumerState, Draft, Subscription, member_bytes, subscription_of
 from hapax.core.group.deadlines import Deadline, Deadlines
 from hapax.core.group.descriptions import ConsumerDescription, DescribedConsumer
-from hapax.core.group.expressions import Questions, check_expression
+from hapax.core.group.expressions import Askers, Questions, check_expression
 from hapax.core.group.migration import downgraded
 from hapax.core.group.newest_connections import NewestConnections
 from hapax.core.group.offsets import NO_MEMBER
@@ -108,6 +108,7 @@ class ConsumerGroup:
         self._topic_ids: dict[Subscription, frozenset[TopicId]] = {}
         self._topic_ids_version: int | None = None
         self._questions = Questions()
+        self._askers = Askers()
         self._names: frozenset[str] | None = None
         """Names of the subscribed topics; None if not known. Every record may change them."""
 
@@ -152,6 +153,8 @@ class ConsumerGroup:
             return None
         self._renew(member_id, value, now)
         self._connections.note(member_id, request.connection)
+        if value.subscribed_regex and not self._connections.is_older(member_id, request.connection):
+            self._askers.hear(request, member_id, value)
         return ConsumerHeartbeatAnswer(
             ErrorCode.NONE, None, member_id, current.epoch, self.limits.consumer_heartbeat_interval_ms)
 
@@ -214,6 +217,7 @@ class ConsumerGroup:
         if under_way.call is not None and under_way.answer is not None:
             outcome.answers.append((under_way.call, instead_of(under_way.answer, code)))
         self._connections.keep_only(self._state.members)
+        self._askers.keep_only(self._state.members)
         return outcome
 
     def replay(self, record: MembershipRecord) -> None:
@@ -247,6 +251,12 @@ class ConsumerGroup:
     @property
     def members(self) -> Mapping[str, MemberValue]:
         return self._state.members
+
+    def member_ids(self) -> list[str]:
+        return list(self._state.members)
+
+    def has_member(self, member_id: str) -> bool:
+        return member_id in self._state.members
 
     @property
     def epoch(self) -> int:
@@ -365,7 +375,9 @@ class ConsumerGroup:
             ErrorCode.NONE, None, member_id, after.epoch, self.limits.consumer_heartbeat_interval_ms,
             frozenset(after.assigned) if tells else None,
         )
-        regexes = self._ask(self._questions.due(draft.state, value, topics, now), topics, now)
+        if not self._connections.is_older(member_id, request.connection):
+            self._askers.hear(request, member_id, value)
+        regexes = self._ask(self._questions.due(draft.state, value, topics, now), draft.state, topics, now)
         if member_id in self._state.members:
             self._renew(member_id, value, now)
         if draft.records:
@@ -624,16 +636,17 @@ class ConsumerGroup:
             self._topic_ids[subscription] = found
         return found
 
-    def _ask(self, regexes: list[str], topics: Topics, now: Now) -> list[RegexQuestion]:
-        self._questions.asked(regexes, topics, now)
-        return [RegexQuestion(self.group_id, regex) for regex in regexes]
+    def _ask(self, regexes: list[str], state: ConsumerState, topics: Topics, now: Now) -> list[RegexQuestion]:
+        questions = self._askers.questions(self.group_id, regexes, state)
+        self._questions.asked([each.regex for each in questions], topics, now)
+        return questions
 
     def _refresh(self, topics: Topics, now: Now) -> Outcome:
         used = self._state.expressions()
         if not used:
             return Outcome()
         self._set_regex_timer(now)
-        return Outcome(regexes=self._ask(used, topics, now))
+        return Outcome(regexes=self._ask(used, self._state, topics, now))
 
     # --- timers ---------------------------------------------------------------------------------------------------
 
@@ -647,6 +660,7 @@ class ConsumerGroup:
         if record.member_id not in self._state.members:
             self._deadlines.clear(Deadline(self.group_id, SESSION, record.member_id))
             self._connections.forget(record.member_id)
+            self._askers.forget(record.member_id)
             self._questions.keep_only(self._state.expressions())
             return
         value = self._state.members[record.member_id]

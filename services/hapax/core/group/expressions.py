@@ -2,18 +2,21 @@
 
 An expression is compiled when a member subscribes, and resolved outside of the machine. The machine asks for its topics
 while it is not resolved, and again when the cluster's topics have changed.
+
+An assignment tells a member that a topic exists. So an expression matches only topics that a member may describe: the
+one of its members that was heard last, as in Kafka, where the heartbeat that leads to the question decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
 import re2
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.consumer_state import ConsumerState
-from hapax.core.group.values import MemberValue, Topics
+from hapax.core.group.values import ConsumerGroupHeartbeat, MemberValue, RegexQuestion, Topics
 from hapax.core.types import Millis, Now
 
 INTERVAL_MS: Final = 10_000
@@ -87,6 +90,37 @@ class Questions:
             return True
         at, version = self._asked[regex]
         return now.monotonic >= at + INTERVAL_MS and (version != topics.version or regex not in state.regexes)
+
+
+class Askers:
+    """Who sent the last heartbeat of each member that subscribes with an expression. Known in memory only: a new
+    coordinator asks for an expression once it has heard one of its members."""
+
+    def __init__(self) -> None:
+        self._heard: dict[str, tuple[str, str]] = {}
+        """Member id -> (principal, host). The member that was heard last comes last."""
+
+    def hear(self, request: ConsumerGroupHeartbeat, member_id: str, value: MemberValue) -> None:
+        self._heard.pop(member_id, None)
+        if value.subscribed_regex:
+            self._heard[member_id] = request.principal, request.client_host
+
+    def questions(self, group_id: str, regexes: Sequence[str], state: ConsumerState) -> list[RegexQuestion]:
+        """Without those of which no member has been heard yet."""
+        if not regexes:
+            return []
+        askers: dict[str, tuple[str, str]] = {}
+        for member_id, asker in self._heard.items():
+            value = state.members.get(member_id)
+            if value is not None and value.subscribed_regex:
+                askers[value.subscribed_regex] = asker
+        return [RegexQuestion(group_id, regex, *askers[regex]) for regex in regexes if regex in askers]
+
+    def keep_only(self, members: Container[str]) -> None:
+        self._heard = {each: asker for each, asker in self._heard.items() if each in members}
+
+    def forget(self, member_id: str) -> None:
+        self._heard.pop(member_id, None)
 
 
 def _text(error: Exception) -> str:

@@ -10,9 +10,11 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.classic import ClassicGroup
 from hapax.core.group.consumer import ConsumerGroup
 from hapax.core.group.memberships import Memberships
+from hapax.core.group.newest_connections import CommitConnections
 from hapax.core.group.offsets import (
     NEWEST_OFFSET_COMMIT,
     NO_TIMESTAMP,
+    CommitDecision,
     GroupOffsets,
     OffsetCommit,
     OffsetRecord,
@@ -68,8 +70,33 @@ class GroupShard(GroupOffsets):
             max_metadata_bytes=max_metadata_bytes, retention_ms=retention_ms, producer_expiry_ms=producer_expiry_ms)
         self.memberships = Memberships(
             limits_of or SameLimits(limits or GroupLimits()), topics or NoTopics(), newest_connection)
+        self._connections = CommitConnections(newest_connection)
 
     # --- commits --------------------------------------------------------------------------------------------------
+
+    def is_superseded(self, request: OffsetCommit) -> bool:
+        """Whether a plain commit has come over an older connection than another commit of its member (rule 4). Then it
+        is not answered, and its connection is closed. A commit that names no member's generation or epoch always
+        counts: it may come from any process."""
+        return request.generation >= 0 and request.connection >= 0 and self._connections.is_older(
+            request.group_id, request.member_id, request.connection)
+
+    def decide_offset_commit(self, request: OffsetCommit, now: Now) -> CommitDecision:
+        """Call it for a commit that is not superseded. Its connection becomes the member's newest one."""
+        decision = super().decide_offset_commit(request, now)
+        if request.generation >= 0 and request.connection >= 0:
+            self._connections.note(request.group_id, request.member_id, request.connection, self._is_member)
+        return decision
+
+    def loaded(self) -> None:
+        """Called when the shard begins to serve. Members that the log knows may have committed before the load, over
+        connections of which this owner does not know. So their older connections count no more."""
+        self._connections.loaded(
+            (group_id, member_id) for group_id, group in self.memberships.groups() for member_id in group.member_ids())
+
+    def _is_member(self, group_id: str, member_id: str) -> bool:
+        group = self.memberships.get(group_id)
+        return group is not None and group.has_member(member_id)
 
     def check_commit(self, request: OffsetCommit | TxnOffsetCommit, now: Now, *, transactional: bool) -> None:
         """Raises Refusal: 69 if the request names a generation of a group that does not exist; 22, 25, 27, 82 or 113
@@ -113,18 +140,24 @@ class GroupShard(GroupOffsets):
         subscribed = group.subscribed_topics()
         return None if subscribed is None or topic in subscribed else NO_TIMESTAMP
 
-    def decide_removal(self, group_id: str, partitions: Collection[TopicPartition] | None) -> tuple[OffsetRecord, ...]:
-        """Tombstones for some of a group's offsets, or with None for all. Raises Refusal: 69 for an unknown group, 68
-        for one with members, 88 if an open transaction is about to commit one of the offsets."""
+    def decide_removal(
+        self, group_id: str, partitions: Collection[TopicPartition] | None,
+        storing: Collection[TopicPartition] = (),
+    ) -> tuple[OffsetRecord, ...]:
+        """Tombstones for some of a group's offsets, or with None for all. `storing`: as in `decide_offsets_deletion`.
+        Raises Refusal: 69 for an unknown group, 68 for one with members, 88 if an open transaction is about to commit
+        one of the offsets."""
         self._check_empty(group_id)
-        return super().decide_removal(group_id, partitions)
+        return super().decide_removal(group_id, partitions, storing)
 
     def decide_offsets_deletion(
-        self, group_id: str, partitions: Sequence[TopicPartition]
+        self, group_id: str, partitions: Sequence[TopicPartition], storing: Collection[TopicPartition] = ()
     ) -> tuple[tuple[OffsetRecord, ...], tuple[ErrorCode, ...]]:
         """Decides OffsetDelete: the tombstones, including those for offsets in open transactions, and an error for each
-        partition. Raises Refusal: 69 for an unknown group; 68 for one with members whose type is not "consumer",
-        because their subscriptions cannot be read."""
+        partition. `storing`: partitions of the group's commits that are being appended, which are not part of this
+        state yet. Their tombstones come behind them in the log; without these a part of such a commit would stay.
+        Raises Refusal: 69 for an unknown group; 68 for one with members whose type is not "consumer", because their
+        subscriptions cannot be read."""
         group = self.memberships.get(group_id)
         if group is None and not self.has_offsets(group_id):
             raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
@@ -139,7 +172,7 @@ class GroupShard(GroupOffsets):
         return tuple(
             OffsetRecord(group_id, each, None)
             for each, code in zip(partitions, codes, strict=True)
-            if code is ErrorCode.NONE and self.holds(group_id, each)
+            if code is ErrorCode.NONE and (self.holds(group_id, each) or each in storing)
         ), codes
 
     def check_stable(self, group_id: str) -> None:

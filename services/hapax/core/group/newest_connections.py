@@ -16,12 +16,20 @@ over one connection at a time.
 A JoinGroup of a classic member in a consumer group lists its partitions too. Not every subscription tells the
 generation to which its list belongs, so these are ordered among themselves in the same way.
 
+A late plain commit would set the committed position to a former one: back, so that records are processed again, or, if
+the program has sought back since, forward, so that they are left out. Nothing in an OffsetCommit tells it from a new
+one, and the member's generation is the same. So a member's commits are ordered among themselves in the same way
+(`CommitConnections`), in groups of both protocols. They are not compared with its heartbeats, because franz-go sends
+these over another connection than JoinGroups. Java, librdkafka, franz-go, Sarama, KafkaJS, kafka-python, aiokafka, the
+group reader of kafka-go and the native client send all commits of a member over one connection at a time.
+
 The order is known in memory only. After a load, members that the log knows are heard over newer connections only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from hapax.core.group.consumer_requests import JOIN, UNCHANGED
 from hapax.core.group.values import ConsumerGroupHeartbeat
@@ -59,3 +67,38 @@ class NewestConnections:
     def keep_only(self, members: Iterable[str]) -> None:
         """After a refused write, because its member may never have joined."""
         self._newest = {each: self._newest[each] for each in members if each in self._newest}
+
+
+_LEAST_PRUNED: Final = 1_000
+"""With fewer entries than this, a search for members that have gone would cost more than their memory."""
+
+
+class CommitConnections:
+    """The newest connection over which each member of a shard's groups has committed outside of transactions."""
+
+    def __init__(self, newest_at_load: int) -> None:
+        """`newest_at_load`: as in `NewestConnections`."""
+        self._newest_at_load = newest_at_load
+        self._newest: dict[tuple[str, str], int] = {}
+        """(group id, member id) -> the lowest serial that is valid for it."""
+        self._prune_at = _LEAST_PRUNED
+
+    def is_older(self, group_id: str, member_id: str, connection: int) -> bool:
+        newest = self._newest.get((group_id, member_id), connection)
+        return newest > connection
+
+    def note(self, group_id: str, member_id: str, connection: int, is_member: Callable[[str, str], bool]) -> None:
+        """Called for a commit that its group has admitted. `is_member` (group id, member id) says who may be
+        forgotten."""
+        self._newest[group_id, member_id] = connection
+        if len(self._newest) > self._prune_at:
+            self._newest = {each: serial for each, serial in self._newest.items() if is_member(*each)}
+            self._prune_at = max(_LEAST_PRUNED, 2 * len(self._newest))
+
+    def loaded(self, members: Iterable[tuple[str, str]]) -> None:
+        first_after = self._newest_at_load + 1
+        self._newest = dict.fromkeys(members, first_after)
+        self._prune_at = max(_LEAST_PRUNED, 2 * len(self._newest))
+
+    def __len__(self) -> int:
+        return len(self._newest)

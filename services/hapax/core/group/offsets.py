@@ -108,6 +108,8 @@ class OffsetCommit:
     """Set by OffsetCommit 2-4; -1: the cluster's retention."""
     version: int = NEWEST_OFFSET_COMMIT
     """The version of OffsetCommit."""
+    connection: int = -1
+    """Serial of the connection over which it came; -1: over none that could be superseded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,13 +280,18 @@ class GroupOffsets:
             if partition not in group.pending and self._expires_at(name, partition.topic, stored.value) <= now
         )
 
-    def decide_removal(self, group_id: str, partitions: Collection[TopicPartition] | None) -> tuple[OffsetRecord, ...]:
-        """Tombstones for some of a group's offsets, or with None for all. Raises Refusal: 69 for an unknown group, 88
-        if an open transaction is about to commit one of the offsets."""
+    def decide_removal(
+        self, group_id: str, partitions: Collection[TopicPartition] | None,
+        storing: Collection[TopicPartition] = (),
+    ) -> tuple[OffsetRecord, ...]:
+        """Tombstones for some of a group's offsets, or with None for all. `storing`: partitions of the group's commits
+        that are being appended, and get one as well. Raises Refusal: 69 for an unknown group, 88 if an open transaction
+        is about to commit one of the offsets."""
         group = self._groups.get(group_id)
         if group is None:
             raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} has no offsets")
-        chosen = group.committed if partitions is None else [each for each in partitions if each in group.committed]
+        chosen = group.committed if partitions is None else [
+            each for each in partitions if each in group.committed or each in storing]
         unstable = group.pending if partitions is None else [each for each in partitions if each in group.pending]
         for partition in unstable:
             raise Refusal(

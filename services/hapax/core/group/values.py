@@ -204,6 +204,8 @@ class ConsumerGroupHeartbeat:
     """A random UUID as text, for the id of a member of version 0."""
     connection: int = 0
     """Serial of the connection over which it came. Serials rise with every connection of the process."""
+    principal: str = ""
+    """Whose connection it is: `core/access/principals.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,10 +375,13 @@ class Write(NamedTuple):
 
 
 class RegexQuestion(NamedTuple):
-    """Asks which topics match an expression. The expression has already compiled."""
+    """Asks which topics match an expression, of those that the asker may describe. The expression has already compiled.
+    """
 
     group: str
     regex: str
+    principal: str
+    client_host: str
 
 
 @dataclass(slots=True)

@@ -62,7 +62,7 @@ def register(table: ApiTable, random: Randomness, coordinator: HearsConsumers) -
             None if owned is None else tuple(
                 OwnedTopic(TopicId(id_bytes(each.topic_id)), tuple(each.partitions)) for each in owned),
             ctx.client_id or "", client_host(ctx), fresh_id(random) if unnamed else "",
-            ctx.connection.serial)
+            ctx.connection.serial, ctx.principal)
         try:
             check_names(
                 heartbeat.group_id, heartbeat.member_id, heartbeat.instance_id, heartbeat.rack_id,

@@ -15,12 +15,12 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.offsets import NO_TOPIC_ID, CommitRequest, OffsetCommit
 from hapax.core.types import Offset, PartitionIndex, TopicId, TopicPartition
 from hapax.kafka.needs import each, name_or_id, whole
-from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
+from hapax.kafka.table import COMMIT_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import OffsetCommitResponse, id_bytes
 from hapax.wire.reasons import with_reason
 
 ROW: Final = ApiRow(
-    key=8, name="OffsetCommit", versions=(2, 10), flexible_from=8,
+    key=8, name="OffsetCommit", versions=(2, 10), flexible_from=8, max_frame_bytes=COMMIT_FRAME_BYTES,
     answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR,
     need=whole(READ_GROUP, "group_id").then(each(READ_TOPIC, "topics", "topics", name_or_id)))
 
@@ -43,7 +43,7 @@ def register(table: ApiTable, coordinator: CommitsOffsets) -> None:
         commit = OffsetCommit(
             request.group_id, request.generation_id_or_member_epoch, request.member_id or "",
             request.group_instance_id if version >= 7 else None,
-            offsets, request.retention_time_ms if version <= 4 else -1, version,
+            offsets, request.retention_time_ms if version <= 4 else -1, version, ctx.connection.serial,
         )
         try:
             codes = await coordinator.offset_commit(commit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final, NamedTuple, Protocol
 
 from hapax.core.access.resources import CLUSTER_ACTION, DESCRIBE_TOPIC
@@ -27,24 +28,27 @@ class EpochEnd(NamedTuple):
 
 
 class EpochEndFinder(Protocol):
-    def offset_for_leader_epoch(self, topic: str, partition: int, current_epoch: int, leader_epoch: int) -> EpochEnd:
+    async def offset_for_leader_epoch(
+        self, topic: str, partition: int, current_epoch: int, leader_epoch: int
+    ) -> EpochEnd:
         """`current_epoch`: the leader epoch that the client knows; -1: not given. Raises Refusal."""
         ...
 
 
 def register(table: ApiTable, finder: EpochEndFinder) -> None:
-    def one(topic: str, asked: Any) -> Any:
+    async def one(topic: str, asked: Any) -> Any:
         try:
-            end = finder.offset_for_leader_epoch(
+            end = await finder.offset_for_leader_epoch(
                 topic, asked.partition, asked.current_leader_epoch, asked.leader_epoch)
         except Refusal as refusal:
             return _partition(asked.partition, refusal.code, EpochEnd(-1, -1))
         return _partition(asked.partition, ErrorCode.NONE, end)
 
-    def handle(ctx: RequestContext, request: Any) -> Any:
+    async def handle(ctx: RequestContext, request: Any) -> Any:
+        """Asks all partitions concurrently: they wait for the same round of fetches by followers."""
+        found = iter(await asyncio.gather(*(one(topic.topic, p) for topic in request.topics for p in topic.partitions)))
         return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=[
-            _Topic(topic=topic.topic, partitions=[one(topic.topic, p) for p in topic.partitions])
-            for topic in request.topics
+            _Topic(topic=topic.topic, partitions=[next(found) for _ in topic.partitions]) for topic in request.topics
         ])
 
     table.on(ROW, handle)

@@ -15,12 +15,12 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.offsets import CommitRequest, TxnOffsetCommit
 from hapax.core.types import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from hapax.kafka.needs import each, whole
-from hapax.kafka.table import ApiRow, ApiTable, RequestContext, Role
+from hapax.kafka.table import COMMIT_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
 from hapax.wire.messages import TxnOffsetCommitResponse
 from hapax.wire.reasons import with_reason
 
 ROW: Final = ApiRow(
-    key=28, name="TxnOffsetCommit", versions=(0, 5), flexible_from=3,
+    key=28, name="TxnOffsetCommit", versions=(0, 5), flexible_from=3, max_frame_bytes=COMMIT_FRAME_BYTES,
     answered_by=Role.COORDINATOR, elsewhere=ErrorCode.NOT_COORDINATOR,
     need=whole(WRITE_TRANSACTIONAL_ID, "transactional_id").then(whole(READ_GROUP, "group_id")).then(
         each(READ_TOPIC, "topics", "topics")))

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from hapax.core.errors import ErrorCode
+from hapax.core.group.consumer_state import ConsumerState
+from hapax.core.group.expressions import Askers
 from hapax.core.group.machine import GroupShard
 from hapax.core.group.offsets import CommittedOffset, OffsetRecord
-from hapax.core.group.values import GroupLimits
+from hapax.core.group.values import GroupLimits, MemberRecord, MemberValue
 from hapax.core.types import Offset, PartitionIndex, TimestampMs, TopicPartition
 from scenarios.consumer_world import ConsumerWorld, request
 
@@ -184,3 +186,41 @@ def test_a_new_coordinator_waits_as_long_as_a_member_was_told_that_it_may_be_sil
     assert "m" in world.group.members
     world.pass_time(1)
     assert "m" not in world.group.members, "now it knows the interval"
+
+
+def test_what_comes_late_over_an_older_connection_does_not_say_whose_rights_count(world: ConsumerWorld) -> None:
+    joins(world, subscribed_regex="a.*", principal="User:former", connection=1)
+    world.resolve("a.*", (), world.topics.version)
+    world.questions.clear()
+    present, late = (2, "User:present"), (1, "User:former")
+    for at in range(4):
+        if at == 3:
+            world.topics.create("ac", 1)
+        for connection, principal in (present, late) if at < 3 else (late, present):
+            call = world.call(request("m", world.group.current("m").epoch, principal=principal, connection=connection))
+            assert world.answers[call].error is ErrorCode.NONE
+        world.pass_time(5_000)
+    assert {each.principal for each in world.questions} == {"User:present"}
+
+
+def test_who_asks_for_many_expressions_is_found_in_one_pass() -> None:
+    """Members come back one by one to a new coordinator. With an expression each, they are asked about again and
+    again."""
+    askers, state = Askers(), ConsumerState()
+    many = 200
+    for number in range(many):
+        value = MemberValue(None, None, "c", "/h", (), f"r{number}", 10_000, None)
+        state.replay(MemberRecord("g", f"m{number}", value))
+        askers.hear(request(f"m{number}", 1, principal=f"User:{number}"), f"m{number}", value)
+    looked_up = 0
+
+    class Counted(dict[str, MemberValue]):
+        def get(self, key: str, default: object = None) -> object:  # type: ignore[override]
+            nonlocal looked_up
+            looked_up += 1
+            return super().get(key, default)
+
+    state.members = Counted(state.members)
+    questions = askers.questions("g", [f"r{number}" for number in range(many)], state)
+    assert [each.principal for each in questions] == [f"User:{number}" for number in range(many)]
+    assert looked_up == many
