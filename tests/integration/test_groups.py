@@ -50,7 +50,6 @@ class Member(Polling):
             "enable.auto.commit": False, "group.protocol": protocol, "log_level": 0,
             "topic.metadata.refresh.interval.ms": 1000, "on_commit": self._committed,
         }
-        self._again = False
         self.refused: list[KafkaError] = []
         if protocol == "classic":
             config |= {"session.timeout.ms": 6000, "partition.assignment.strategy": "cooperative-sticky",
@@ -71,10 +70,7 @@ class Member(Polling):
         self.events.append(("revoked", frozenset(each.partition for each in partitions)))
 
     def _committed(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        """librdkafka does not repeat an asynchronous commit that finds no coordinator for too long."""
-        if error is not None and error.code() in UNDELIVERED:
-            self._again = True
-        elif error is not None:
+        if error is not None and error.code() not in UNDELIVERED:
             self.refused.append(error)
 
     def _run(self) -> None:
@@ -82,9 +78,10 @@ class Member(Polling):
             while not self._stop.is_set():
                 message = self.consumer.poll(0.05)
                 if message is None:
-                    if self._again:
-                        self._again = False
-                        self.consumer.commit(asynchronous=True)
+                    # librdkafka does not repeat an asynchronous commit that finds no coordinator for too long, and
+                    # it repeats one that is refused for a moment after later ones, which sets the position back. What
+                    # is committed already, by its own account, it does not send again.
+                    self.consumer.commit(asynchronous=True)
                     continue
                 error = message.error()
                 if error is None:
