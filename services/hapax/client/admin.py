@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from hapax.client.acls import AclAdmin
-from hapax.client.cluster import by_node
 from hapax.client.environment import ClientPorts
 from hapax.client.errors import FatalError, HapaxError, NotHapaxError, RetriableError, from_code
 from hapax.client.groups import GroupAdmin
+from hapax.client.leaders import by_node
 from hapax.client.producers import ProducerAdmin
 from hapax.client.quotas import QuotaAdmin
 from hapax.client.replication import ReplicationAdmin

@@ -11,6 +11,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar
 
+from hapax.client.backoff import Backoff
 from hapax.client.environment import ClientPorts
 from hapax.client.errors import (
     AuthenticationError,
@@ -59,20 +60,6 @@ _DESCRIBED_MS: Final = 1000
 """How long the nodes' addresses are cached."""
 _QUESTION_MS: Final = 1500
 """Time-out of a question that any node can answer at once. After it, another node is asked."""
-
-
-class Backoff:
-    """Pauses that double from retry.backoff.ms to retry.backoff.max.ms, each varied randomly by up to 20 %."""
-
-    def __init__(self, options: Options, ports: ClientPorts) -> None:
-        self._next: float = options["retry.backoff.ms"]
-        self._most: float = max(options["retry.backoff.max.ms"], self._next)
-        self._random = ports.random
-
-    def seconds(self) -> float:
-        pause = self._next * self._random.uniform(0.8, 1.2) / 1000
-        self._next = min(self._next * 2, self._most)
-        return pause
 
 
 _SAYS_WHICH: Final = (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -706,14 +693,3 @@ def _settle(rounds: list[asyncio.Future[None]]) -> None:
     for waiting in rounds:
         if not waiting.done():
             waiting.set_result(None)
-
-
-def by_node(cluster: ClusterClient, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
-    """Groups partitions by leader. Raises RetriableError where one has none."""
-    groups: dict[int, list[TopicPartition]] = {}
-    for partition in partitions:
-        leader = cluster.leader(partition)
-        if leader is None or leader.node_id < 0:
-            raise from_code(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition.topic}-{partition.partition}")
-        groups.setdefault(leader.node_id, []).append(partition)
-    return groups

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from hapax.client.cluster import Backoff, ClusterClient
+from hapax.client.backoff import Backoff
+from hapax.client.cluster import ClusterClient
 from hapax.client.errors import AuthenticationError, HapaxError, RetriableError, from_trouble
 from hapax.client.metadata import CoordinatorKind
 from hapax.core.errors import ErrorCode

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Container, Iterable
 from functools import partial
 from typing import Any
 
-from hapax.client.cluster import Backoff, ClusterClient
+from hapax.client.backoff import Backoff
+from hapax.client.cluster import ClusterClient
 from hapax.client.errors import AuthenticationError, FatalError, HapaxError, from_code, is_retriable
 from hapax.client.metrics import ConsumerCounts
 from hapax.client.node_fetches import NodeFetch, NodeFetches

@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
+from hapax.client.backoff import Backoff
 from hapax.client.classic_membership import ClassicMembership
-from hapax.client.cluster import Backoff, ClusterClient
+from hapax.client.cluster import ClusterClient
 from hapax.client.consumer_membership import ConsumerMembership
 from hapax.client.errors import FatalError, HapaxError, WrongState, group_error
 from hapax.client.fetcher import Fetcher

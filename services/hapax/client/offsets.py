@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from hapax.client.cluster import ClusterClient, by_node
+from hapax.client.cluster import ClusterClient
 from hapax.client.connected import Connected
 from hapax.client.errors import NotHapaxError, RetriableError, from_code
+from hapax.client.leaders import by_node
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.runtime.ports import RpcError

@@ -11,7 +11,8 @@ import asyncio
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hapax.client.cluster import Backoff, ClusterClient
+from hapax.client.backoff import Backoff
+from hapax.client.cluster import ClusterClient
 from hapax.client.errors import AuthenticationError, FatalError, HapaxError, RetriableError, from_code, from_status
 from hapax.core.errors import ErrorCode
 from hapax.core.producer.error_kinds import ErrorKind, coordinator_error_kind

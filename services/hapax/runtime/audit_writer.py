@@ -147,6 +147,7 @@ class LineWriter:
             while self._lines:
                 count = min(len(self._lines), _BATCH)
                 data = b"".join(_encoded(self._lines[at]) for at in range(count))
+                last_attempt = self._closing  # read before: what `close` finds unwritten is tried once more
                 try:
                     self._target.write(data)
                 except OSError as error:
@@ -154,7 +155,7 @@ class LineWriter:
                     if not failing:
                         log.error("audit lines cannot be written; trying again every second", error=error)
                     failing = True
-                    if self._closing:
+                    if last_attempt:
                         return
                     self._work.wait(_RETRY_S)
                     self._work.clear()
