@@ -130,6 +130,7 @@ class Trust:
         ports = process.ports
         found: dict[str, object] = {
             **DEFAULTS, **self.secure.settings(state), "listener.security.protocol.map": _LISTENERS_MAP,
+            f"listener.name.{CERTIFIED_LISTENER.lower()}.ssl.client.auth": "required",
             "ssl.reload.interval.ms": RELOAD_MS,
         }
         host, used = "127.0.0.1", (0, 0, 0)
