@@ -70,4 +70,40 @@ MUTANTS = (
         "            for number in range(1, self._backups + 1):\n",
         (LOG,),
     ),
+    Mutant(
+        "failed logins of many addresses hide who is refused", "audit", "runtime/audit.py",
+        "            if self._sources[event, named] >= _MOST_SOURCES:\n",
+        "            if len(self._windows) >= _MOST_SOURCES:\n",
+        (LOG,),
+    ),
+    Mutant(
+        "an anonymous flood hides other addresses' refusals", "audit", "runtime/audit.py",
+        "        named = bool(principal) and principal != ANONYMOUS\n",
+        "        named = bool(principal)\n",
+        (LOG,),
+    ),
+    Mutant(
+        "refusals displace changes in the queue of the audit log", "audit", "runtime/audit_writer.py",
+        "        if len(self._lines) >= (MOST_BOUNDED if limited else MOST_QUEUED):\n",
+        "        if len(self._lines) >= MOST_BOUNDED:\n",
+        (LOG,),
+    ),
+    Mutant(
+        "a line that cannot be encoded ends the audit log", "audit", "runtime/audit_writer.py",
+        "    except Exception as error:  # whatever it is: the lines after this one are written\n",
+        "    except OSError as error:\n",
+        (LOG,),
+    ),
+    Mutant(
+        "a line that standard output took in part is torn", "audit", "runtime/audit_writer.py",
+        "        view = memoryview(data)\n        while self._begun < len(data):\n",
+        "        view, self._begun = memoryview(data), 0\n        while self._begun < len(data):\n",
+        (LOG,),
+    ),
+    Mutant(
+        "a line that comes with the end of the process is lost", "audit", "runtime/audit_writer.py",
+        "            if ending:\n",
+        "            if self._closing.is_set():\n",
+        (LOG,),
+    ),
 )

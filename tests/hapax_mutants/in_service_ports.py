@@ -10,6 +10,7 @@ _NAMES: Final = unit("core/access/test_services.py")
 _PORTS: Final = unit("runtime/test_service_tls.py")
 _PROOFS: Final = unit("kafka/test_node_proofs.py")
 _STORE: Final = unit("codec/test_store_rights.py")
+_FILES: Final = unit("runtime/test_tls.py")
 
 MUTANTS: Final = (
     Mutant(
@@ -59,5 +60,23 @@ MUTANTS: Final = (
         "codec/store_rights.py",
         'yield f"{hundred}{tens}0", f"{hundred}{tens + 1}"', 'yield f"{hundred}{tens}0", f"{hundred}{tens + 1}0"',
         (_STORE,),
+    ),
+    Mutant(
+        "TLS: an empty truststore stands for every public authority", "docs/tls.md", "runtime/tls.py",
+        "    if not content.strip():\n",
+        "    if False:\n",
+        (_FILES,),
+    ),
+    Mutant(
+        "TLS: files that raise another error end the look at all files", "docs/tls.md", "runtime/tls.py",
+        "        except Exception as error:  # what reads certificates has exceptions of several libraries\n",
+        "        except TlsError as error:\n",
+        (_FILES,),
+    ),
+    Mutant(
+        "service ports: a process takes over a certificate that the others refuse", "docs/tls.md", "runtime/tls.py",
+        "            self._check_unchanged_names(certificates)\n            self._check_fits(certificates)\n",
+        "            self._check_unchanged_names(certificates)\n",
+        (_PORTS,),
     ),
 )

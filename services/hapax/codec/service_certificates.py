@@ -16,6 +16,8 @@ def service_name(certificate: bytes) -> ServiceName:
             x509.SubjectAlternativeName).value.get_values_for_type(x509.UniformResourceIdentifier)
     except x509.ExtensionNotFound:
         names = []
+    except (x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+        raise ValueError(f"the certificate's alternative names cannot be read: {error}") from None
     found = [each for each in names if each.startswith(_PREFIX)]
     if len(found) != 1:
         raise ValueError(

@@ -61,7 +61,11 @@ def host_of(peer: str) -> str:
 
 def source_of(peer: str) -> str:
     """What counts as one address: for IPv6 a network, since a host may have a whole one."""
-    host = peer.rpartition(":")[0]
+    return network_of(peer.rpartition(":")[0])
+
+
+def network_of(host: str) -> str:
+    """The same for an address without a port."""
     if ":" not in host:
         return host
     try:

@@ -1,7 +1,9 @@
 """The thread that writes audit lines: into a file that it rotates, or to standard output.
 
 The event loop only appends to a queue. A failed write is tried again every second, so a full disk delays lines, and
-loses them only once the queue is full. `close` returns when everything is written.
+loses them only once the queue is full. Half of it is for changes of the cluster alone, which no flood can displace. A
+line that cannot be encoded is replaced by one that says so, and harms no other. `close` returns when everything is
+written.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any, Final, Protocol
 from hapax.core.access.principals import parsed
 from hapax.runtime import telemetry
 from hapax.runtime.audit import AuditLog, bounded
-from hapax.runtime.audit_events import SILENT, Audit
+from hapax.runtime.audit_events import COMMON, SILENT, Audit
 from hapax.runtime.metrics import Metrics
 from hapax.runtime.ports import Clock
 from hapax.runtime.process_metrics import AUDIT_EVENTS, AUDIT_LEFT_OUT, AUDIT_WRITE_FAILURES
@@ -27,6 +29,8 @@ log = telemetry.logger("audit")
 
 MOST_QUEUED: Final = 20_000
 """Lines: up to 20 MB while the disk is full."""
+MOST_BOUNDED: Final = MOST_QUEUED // 2
+"""Of them, events that are bounded in number: logins, refusals, transactions."""
 _BATCH: Final = 1000
 _RETRY_S: Final = 1.0
 CLOSE_TIMEOUT_S: Final = 4.0
@@ -34,15 +38,22 @@ CLOSE_TIMEOUT_S: Final = 4.0
 
 class Target(Protocol):
     def write(self, data: bytes) -> None:
-        """Whole lines. Raises OSError; then some of them may have been written."""
+        """Whole lines. Raises OSError; then the next call has the same lines again, and may have more."""
         ...
 
     def close(self) -> None: ...
 
 
 class StandardOutput:
+    def __init__(self) -> None:
+        self._begun = 0
+        """Bytes that were written of what begins the next attempt. They cannot be taken back."""
+
     def write(self, data: bytes) -> None:
-        _write_all(1, data)
+        view = memoryview(data)
+        while self._begun < len(data):
+            self._begun += os.write(1, view[self._begun:])
+        self._begun = 0
 
     def close(self) -> None:
         """Stays open: it is the process's."""
@@ -119,13 +130,13 @@ class LineWriter:
         self._target = target
         self._lines: deque[dict[str, Any]] = deque()
         self._work = threading.Event()
-        self._closing = False
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
         self._thread.start()
 
-    def put(self, line: dict[str, Any]) -> bool:
-        """From the event loop. False: the queue is full."""
-        if len(self._lines) >= MOST_QUEUED:
+    def put(self, line: dict[str, Any], limited: bool = False) -> bool:
+        """From the event loop. `limited`: the event is bounded in number. False: the queue has no place for it."""
+        if len(self._lines) >= (MOST_BOUNDED if limited else MOST_QUEUED):
             return False
         self._lines.append(line)
         if not self._work.is_set():
@@ -134,7 +145,7 @@ class LineWriter:
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> int:
         """Waits until all lines are written, at most this long. Returns the number of those that are not."""
-        self._closing = True
+        self._closing.set()
         self._work.set()
         self._thread.join(timeout_s)
         return len(self._lines)
@@ -144,10 +155,11 @@ class LineWriter:
         while True:
             self._work.wait()
             self._work.clear()
+            ending = self._closing.is_set()  # read before: lines that are put before `close` are seen below
             while self._lines:
                 count = min(len(self._lines), _BATCH)
                 data = b"".join(_encoded(self._lines[at]) for at in range(count))
-                last_attempt = self._closing  # read before: what `close` finds unwritten is tried once more
+                last_attempt = self._closing.is_set()  # read before: what `close` finds unwritten is tried once more
                 try:
                     self._target.write(data)
                 except OSError as error:
@@ -157,18 +169,26 @@ class LineWriter:
                     failing = True
                     if last_attempt:
                         return
-                    self._work.wait(_RETRY_S)
-                    self._work.clear()
+                    self._closing.wait(_RETRY_S)  # not for work: each event would encode a thousand lines once more
                 else:
                     failing = False
                     for _ in range(count):
                         self._lines.popleft()
-            if self._closing:
+            if ending:
                 self._target.close()
                 return
 
 
 def _encoded(line: dict[str, Any]) -> bytes:
+    try:
+        return _json(line)
+    except Exception as error:  # whatever it is: the lines after this one are written
+        log.error("an audit line cannot be encoded", event=line.get("event"), error=repr(error))
+        known = {name: line.get(name) for name in COMMON}
+        return _json(known | {"unwritable": f"{type(error).__name__}: {error}"})
+
+
+def _json(line: dict[str, Any]) -> bytes:
     return json.dumps(bounded(line), separators=(",", ":"), default=str).encode() + b"\n"
 
 

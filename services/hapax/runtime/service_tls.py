@@ -83,21 +83,24 @@ class ServiceTls:
         used, or names another process than this one."""
         options = replace(_own(settings), versions=("TLSv1.3",), client_auth="required")
         self.cluster_id = settings.cluster_id
+        self._own = ServiceName(settings.cluster_id, role, node_id)
         try:
-            self.certificates = TlsCertificates(options, "server", NAME)
-            self._client = TlsCertificates(options, "client", f"{NAME}, outgoing")
+            self.certificates = TlsCertificates(options, "server", NAME, self._check_own)
+            self._client = TlsCertificates(options, "client", f"{NAME}, outgoing", self._check_own)
             if not options.authorities_location:
                 raise TlsError("service.ssl.truststore.location is not set")
-            named = service_name(self.certificates.der)
-        except (TlsError, ValueError) as error:
+        except TlsError as error:
             raise SettingsError(f"security.inter.broker.protocol=SSL: {error}") from None
-        own = ServiceName(settings.cluster_id, role, node_id)
-        if not named.stands_for(own):
-            raise SettingsError(f"the certificate of service.ssl.* names {named}, and this process is {own}")
         self._limits = FrameLimits(
             handshake_timeout_ms=settings.ssl_handshake_timeout_ms, max_handshakes=settings.ssl_max_handshakes,
             max_handshakes_per_address=settings.ssl_max_handshakes_per_ip)
         self.incoming = Incoming(self)
+
+    def _check_own(self, certificate: bytes) -> None:
+        """Raises ValueError for what the other processes would not take from this one."""
+        named = service_name(certificate)
+        if not named.stands_for(self._own):
+            raise ValueError(f"the certificate of service.ssl.* names {named}, and this process is {self._own}")
 
     @property
     def limits(self) -> FrameLimits:

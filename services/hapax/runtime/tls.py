@@ -19,7 +19,7 @@ import re
 import ssl
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -95,9 +95,13 @@ class Material(NamedTuple):
 class TlsCertificates:
     """`ports.TlsContexts` of one listener or one client."""
 
-    def __init__(self, options: TlsOptions, side: Literal["server", "client"], name: str = "") -> None:
-        """Raises TlsError. `name`: of the listener, for messages. A certificate that has expired is accepted here, with
-        a log line: a node that restarts must not be worse off than one that runs."""
+    def __init__(
+        self, options: TlsOptions, side: Literal["server", "client"], name: str = "",
+        fits: Callable[[bytes], None] = lambda certificate: None,
+    ) -> None:
+        """Raises TlsError. `name`: of the listener, for messages. `fits`: raises ValueError for a certificate (DER)
+        that this process cannot show. A certificate that has expired is accepted here, with a log line: a node that
+        restarts must not be worse off than one that runs."""
         self.name = name
         self.outcomes: Counter[HandshakeOutcome] = Counter()
         """Handshakes by outcome."""
@@ -109,9 +113,11 @@ class TlsCertificates:
         """Why the files as they are now are not used; None: they are."""
         self._options = options
         self._side: Final = side
+        self._fits = fits
         self._material = read_material(options)
         self._refused: Material | None = None
         self._certificates = _parsed(self._material, options)
+        self._check_fits(self._certificates)
         self._context = make_context(options, self._material, self._certificates, side)
         if self._certificates and (fault := _outside_validity(self._certificates, datetime.now(UTC))):
             log.error("the certificate of a listener is not valid", listener=name, reason=fault)
@@ -170,8 +176,9 @@ class TlsCertificates:
             if certificates and (fault := _outside_validity(certificates, now or datetime.now(UTC))):
                 raise TlsError(fault)
             self._check_unchanged_names(certificates)
+            self._check_fits(certificates)
             context = make_context(self._options, fresh, certificates, self._side)
-        except TlsError as error:
+        except Exception as error:  # what reads certificates has exceptions of several libraries
             told = fresh == self._refused if fresh is not None else self.refusal == str(error)
             self.refusal, self._refused = str(error), fresh
             if told:
@@ -193,6 +200,12 @@ class TlsCertificates:
         """Until the first certificate of the chain expires; negative: since then."""
         expires = self.expires
         return 0.0 if expires is None else (expires - (now or datetime.now(UTC))).total_seconds() / 86_400
+
+    def _check_fits(self, certificates: list[x509.Certificate]) -> None:
+        try:
+            self._fits(certificates[0].public_bytes(serialization.Encoding.DER) if certificates else b"")
+        except ValueError as error:
+            raise TlsError(str(error)) from None
 
     def _check_unchanged_names(self, fresh: list[x509.Certificate]) -> None:
         """As Kafka: clients and ACLs know a node by its name, so a certificate of another name is a mistake."""
@@ -221,7 +234,8 @@ def _with_line_breaks(found: re.Match[str]) -> str:
 
 
 def read_material(options: TlsOptions) -> Material:
-    """Raises TlsError where a file cannot be read."""
+    """Raises TlsError where a file cannot be read, or is empty: while it is written in place, what is missing must not
+    stand for "trust the system's authorities", or "show no certificate"."""
     both = _read(options.keystore_location)
     return Material(
         chain=options.chain.encode() or _read(options.chain_location) or both,
@@ -234,9 +248,12 @@ def _read(location: str) -> bytes:
     if not location:
         return b""
     try:
-        return Path(location).read_bytes()
+        content = Path(location).read_bytes()
     except OSError as error:
         raise TlsError(f"{location}: {error.strerror or error}") from None
+    if not content.strip():
+        raise TlsError(f"{location}: the file is empty")
+    return content
 
 
 def _parsed(material: Material, options: TlsOptions) -> list[x509.Certificate]:

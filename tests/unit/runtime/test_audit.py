@@ -8,6 +8,8 @@ import os
 import resource
 import subprocess
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2
 from hapax.runtime.asker import CLUSTER, Asker, asker_in, asker_of, with_asker
 from hapax.runtime.audit import AuditLog
 from hapax.runtime.audit_events import COMMON, EVENTS, SILENT, with_events
-from hapax.runtime.audit_writer import LineWriter, ProcessAudit, RotatedFile
+from hapax.runtime.audit_writer import MOST_BOUNDED, LineWriter, ProcessAudit, RotatedFile
 from hapax.runtime.clock import SystemClock
 from hapax.runtime.metrics import Metrics
 from hapax.runtime.ports import RpcPeer
@@ -38,7 +40,7 @@ class World:
         self.on_line: Callable[[], None] = lambda: None
         self.audit = AuditLog(self._put, lambda: self.now_ms, "c", "broker-0", most, excluded)
 
-    def _put(self, line: dict[str, Any]) -> bool:
+    def _put(self, line: dict[str, Any], limited: bool) -> bool:
         if len(self.lines) >= self.room:
             return False
         self.lines.append(line)
@@ -105,6 +107,42 @@ async def test_many_addresses_share_what_is_above_a_thousand() -> None:
     world.audit.settle()
     assert len(world.lines) == 1_000 + 1 + 1
     assert world.lines[-1]["count"] == 3_999 and world.lines[-1]["address"] == ""
+
+
+async def test_many_addresses_hide_no_principal() -> None:
+    """Failed logins from everywhere, and a user who is refused: one does not share the other's account."""
+    world = World(most=1)
+    for number in range(3_000):
+        world.audit.record("refused", None, f"10.0.{number // 256}.{number % 256}", **REFUSED)
+    before = len(world.lines)
+    for name in ("User:eve", "User:mallory"):
+        world.refused(name, 2)
+    world.audit.record("login_failed", None, "10.9.9.9", **LOGIN)
+    assert [line["principal"] for line in world.lines[before:]] == ["User:eve", "User:mallory", None]
+    assert world.lines[-1]["event"] == "login_failed"
+
+
+async def test_anonymous_clients_are_told_apart_by_their_addresses() -> None:
+    world = World(most=2)
+    world.refused("User:ANONYMOUS", 50, "10.0.0.1")
+    world.refused("User:ANONYMOUS", 1, "10.0.0.2")
+    assert [line["address"] for line in world.lines] == ["10.0.0.1", "10.0.0.1", "10.0.0.2"]
+
+
+async def test_an_ipv6_network_has_one_account() -> None:
+    world = World(most=2)
+    for number in range(2_000):
+        world.audit.record("login_failed", None, f"2001:db8::{number:x}", **LOGIN)
+    world.audit.record("login_failed", None, "10.0.0.2", **LOGIN)
+    world.audit.settle()
+    assert len(world.lines) == 2 + 1 + 1 and world.lines[-1]["address"] == "2001:db8::/64"
+
+
+async def test_long_names_do_not_wait_in_the_queue() -> None:
+    """The queue waits while the disk is full: 10,000 refusals with names of 32 KiB would be 320 MB."""
+    world = World()
+    world.audit.record("refused", "User:eve", "", **{**REFUSED, "resource": "x" * 32_000})
+    assert len(world.lines[0]["resource"]) == 1_025
 
 
 async def test_changes_are_never_left_out() -> None:
@@ -195,7 +233,7 @@ def test_lines_wait_for_a_disk_that_takes_no_more(tmp_path: Path) -> None:
     program = """
 import resource, signal, sys
 from pathlib import Path
-from hapax.runtime.audit_writer import LineWriter, RotatedFile
+from hapax.runtime.audit_writer import MOST_BOUNDED, LineWriter, RotatedFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 writer = LineWriter(RotatedFile(Path(sys.argv[1]), "x", 1 << 20, 2))
@@ -224,6 +262,101 @@ def test_what_cannot_be_written_at_the_end_is_counted(tmp_path: Path) -> None:
     writer = LineWriter(Full())
     writer.put({})
     assert writer.close() == 1 and writer.failures
+
+
+class Full:
+    """A disk that takes nothing."""
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self.again = threading.Event()
+
+    def write(self, data: bytes) -> None:
+        self.attempts += 1
+        if self.attempts > 1:
+            self.again.set()
+        raise OSError(28, "No space left on device")
+
+    def close(self) -> None: ...
+
+
+def test_a_flood_displaces_no_change_while_the_disk_is_full() -> None:
+    writer = LineWriter(Full())
+    while writer.put({"event": "refused"}, True):
+        pass
+    assert writer.put({"event": "topic_deleted"})
+    assert writer.close() == MOST_BOUNDED + 1
+
+
+def test_events_do_not_hurry_the_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt encodes up to 1,000 lines: with one for each event, a full disk would take the loop its time."""
+    monkeypatch.setattr("hapax.runtime.audit_writer._RETRY_S", 60.0)
+    target = Full()
+    writer = LineWriter(target)
+    writer.put({})
+    while not writer.failures:
+        os.sched_yield()
+    writer.put({})
+    assert not target.again.wait(0.3)
+    assert writer.close() == 2 and target.attempts == 2
+
+
+def test_a_line_that_comes_with_the_end_is_written(tmp_path: Path) -> None:
+    """The thread has seen an empty queue; before it looks whether the process ends, both come: a line, and the end."""
+
+    class Queue(deque[dict[str, Any]]):
+        late = True
+
+        def __bool__(self) -> bool:
+            found = len(self) > 0
+            if not found and self.late:
+                self.late = False
+                writer.put({"n": 2})
+                writer._closing.set()
+                writer._work.set()
+            return found
+
+    writer = LineWriter(RotatedFile(tmp_path, "x", 1 << 20, 2))
+    writer._lines = Queue()
+    writer.put({"n": 1})
+    writer._thread.join(10)
+    assert [line["n"] for line in lines_of(tmp_path / "x.jsonl")] == [1, 2]
+
+
+def test_a_line_that_cannot_be_encoded_harms_no_other(tmp_path: Path) -> None:
+    class Odd:
+        def __str__(self) -> str:
+            raise RuntimeError("changed during iteration")
+
+    writer = LineWriter(RotatedFile(tmp_path, "x", 1 << 20, 2))
+    writer.put({"event": "refused", "principal": "User:eve", "old": Odd()})
+    writer.put({"event": "refused", "old": {(1, "t"): 2}})
+    assert writer.close() == 0
+    odd, keyed = lines_of(tmp_path / "x.jsonl")
+    assert (odd["principal"], odd["unwritable"]) == ("User:eve", "RuntimeError: changed during iteration")
+    assert keyed["old"] == {"(1, 't')": 2}
+
+
+def test_a_line_that_standard_output_took_in_part_is_continued() -> None:
+    """A pipe that does not wait takes what it has room for. What was written cannot be taken back."""
+    program = """
+import os, sys
+from hapax.runtime.audit_writer import MOST_BOUNDED, LineWriter, StandardOutput
+os.set_blocking(1, False)
+writer = LineWriter(StandardOutput())
+for number in range(300):
+    writer.put({"number": number, "text": "a" * 1000})
+while not writer.failures:
+    pass
+os.set_blocking(1, True)
+print(writer.close(), file=sys.stderr)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stderr is not None and process.stdout is not None
+    assert b"cannot be written" in process.stderr.readline()
+    out, errors = process.communicate(timeout=60)
+    assert errors.strip() == b"0"
+    assert [json.loads(line)["number"] for line in out.splitlines()] == list(range(300))
 
 
 async def test_standard_output_gets_the_lines(capfd: pytest.CaptureFixture[str]) -> None:

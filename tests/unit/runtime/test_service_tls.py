@@ -276,6 +276,18 @@ async def test_files_that_do_not_fit_leave_the_former_in_use(world: World) -> No
     assert await network.rpc_channel(f"broker/0@{address}").call(MARKERS, b"m", 5.0) == b"m"
 
 
+async def test_a_new_certificate_that_names_two_processes_is_not_taken_over(world: World) -> None:
+    """Its former names are all there, so it passes for the same. The other processes would refuse it."""
+    broker = world.tls("broker", 0)
+    address = await world.serve(broker)
+    assert broker.services is not None
+    AUTHORITY.issue("CN=broker-0", ["spiffe://c1/broker/0", "spiffe://c1/broker/1"]).write(world.folder, "broker-0")
+    await broker.services.reload_aside()
+    assert "several processes" in (broker.services.certificates.refusal or "")
+    network = world.network(world.tls("coordinator", 100), "coordinator/100")
+    assert await network.rpc_channel(f"broker/0@{address}").call(MARKERS, b"m", 5.0) == b"m"
+
+
 def test_a_process_does_not_start_with_another_s_certificate(tmp_path: Path) -> None:
     world = World(tmp_path)
     with pytest.raises(SettingsError, match="names spiffe://c1/broker/1, and this process is spiffe://c1/broker/0"):

@@ -9,8 +9,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import serialization
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtensionOID, NameOID
 
 from hapax.local.authority import Authority, Issued, replace_file
 from hapax.runtime.tls import TlsCertificates, TlsError, TlsOptions, pem_text
@@ -26,6 +28,19 @@ def options(issued: Issued = NODE, **more: object) -> TlsOptions:
 
 def other_key() -> bytes:
     return Authority.make().issue("CN=x").key
+
+
+def unreadable_names() -> tuple[bytes, bytes]:
+    """A certificate whose alternative names are no ASN.1, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([
+        x509.NameAttribute(NameOID.ORGANIZATION_NAME, "hapax"), x509.NameAttribute(NameOID.COMMON_NAME, "node")])
+    made = x509.CertificateBuilder(
+        name, name, key.public_key(), 1, datetime.now(UTC) - timedelta(1), datetime.now(UTC) + timedelta(9)
+    ).add_extension(x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, b"\0\1"), False).sign(
+        key, hashes.SHA256())
+    return made.public_bytes(serialization.Encoding.PEM), key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------
@@ -183,7 +198,8 @@ def test_a_node_whose_clock_was_wrong_takes_the_certificate_that_came_meanwhile(
 
 
 @pytest.mark.parametrize(("spoil", "sentence"), [
-    (lambda files: files.put(certificate=b"", key=b""), "needs a certificate"),
+    (lambda files: files.put(certificate=b"", key=b""), "the file is empty"),
+    (lambda files: files.put(*unreadable_names()), "subject_alternative_name"),
     (lambda files: files.put(certificate=NODE.certificate[:300]), "not PEM"),
     (lambda files: files.certificate.unlink(), "No such file"),
     (lambda files: files.put(*AUTHORITY.issue(
@@ -220,7 +236,32 @@ def test_authorities_are_replaced_too(tmp_path: Path) -> None:
     assert len(files.tls.context().get_ca_certs()) == 2
     replace_file(authorities, b"")
     files.former = files.tls.context()
-    files.assert_kept("needs ssl.truststore")
+    files.assert_kept("the file is empty")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n"])
+def test_an_empty_truststore_is_not_the_system_s(tmp_path: Path, content: bytes) -> None:
+    """A file that is written in place is empty for a moment. A client would trust every public authority."""
+    authorities = tmp_path / "ca.crt"
+    replace_file(authorities, content)
+    given = TlsOptions(authorities_location=str(authorities))
+    with pytest.raises(TlsError, match=r"ca\.crt: the file is empty"):
+        TlsCertificates(given, "client")
+    replace_file(authorities, AUTHORITY.certificate)
+    tls = TlsCertificates(given, "client")
+    replace_file(authorities, content)
+    assert not tls.reload()
+    assert len(tls.context().get_ca_certs()) == 1 and tls.pem.authorities == AUTHORITY.certificate
+
+
+def test_an_empty_keystore_takes_no_client_its_certificate(tmp_path: Path) -> None:
+    both = tmp_path / "both.pem"
+    replace_file(both, NODE.key + NODE.certificate)
+    tls = TlsCertificates(TlsOptions(keystore_location=str(both)), "client")
+    shown = tls.der
+    replace_file(both, b"")
+    assert not tls.reload()
+    assert tls.der == shown and "empty" in (tls.refusal or "")
 
 
 def test_an_expired_certificate_does_not_keep_a_node_from_starting() -> None:
