@@ -35,14 +35,24 @@ class Rotation:
 
     def __call__(self) -> None:
         """Raises RuntimeError, KafkaException."""
+        former = self._present()
         self._files.renew(self._cluster.folder.cluster_id(), self._cluster.status().processes)
         self.done.append(Kill(time.time() - self._began, "all certificates"))
+        if kept := [name for name, certificate in self._present().items() if certificate == former[name]]:
+            raise RuntimeError(f"certificates that were not replaced: {', '.join(kept)}")
         deadline = time.monotonic() + _TAKEN_S
         while left := list(self._outdated()):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{_TAKEN_S:.0f} s after the replacement, former certificates: {', '.join(left)}")
             time.sleep(_POLL_S)
         AdminClient(librdkafka(self._cluster.bootstrap)).list_topics(timeout=_LET_IN_S)
+
+    def _present(self) -> dict[str, str]:
+        """What each process shall show, by the file's name."""
+        return {
+            name: self._files.file(f"{name}.crt").read_text()
+            for process in self._cluster.status().processes
+            for name in {process.name + suffix for _, suffix in _ports(process)}}
 
     def _outdated(self) -> Iterator[str]:
         for process in self._cluster.status().processes:

@@ -106,11 +106,14 @@ class Stage:
 
     async def renew_certificates(self, timeout: float = 30.0) -> int:
         """New certificates and keys for all processes. Returns the number of processes, once all show them."""
-        await asyncio.to_thread(self.files.renew, self.cluster.folder.cluster_id(), self.state.processes)
         nodes = [each for each in self.state.processes if each.role in ("broker", "coordinator")]
+        former = {node.name: await asyncio.to_thread(self._shown, node.port) for node in nodes}
+        await asyncio.to_thread(self.files.renew, self.cluster.folder.cluster_id(), self.state.processes)
         deadline = time.monotonic() + timeout
         for node in nodes:
             wanted = ssl.PEM_cert_to_DER_cert(self.files.file(f"{node.name}-public.crt").read_text())
+            if wanted == former[node.name]:
+                raise DemoFailure(f"the certificate of {node.name} was not replaced")
             while await asyncio.to_thread(self._shown, node.port) != wanted:
                 if time.monotonic() > deadline:
                     raise DemoFailure(f"{node.name} shows its former certificate; see its log")

@@ -216,3 +216,11 @@ def test_a_right_that_does_not_end_is_found(tmp_path: Path) -> None:
     (verdict,) = run([(revoked, "native")], tmp_path, services)
     assert any(finding.startswith("not-shut-out: ") for finding in verdict.findings), verdict
     assert any(finding.startswith("not-told: ") for finding in verdict.findings), verdict
+
+
+@pytest.mark.timeout(200)
+def test_a_world_that_is_open_is_not_called_secure(tmp_path: Path) -> None:
+    """Its scenarios would find nothing, whatever they do to users and permissions."""
+    without = replace(SMALL_SECURE, settings=(("authorizer.class.name", ""),))
+    with pytest.raises(RuntimeError, match=r"not closed: a program without a permission creates a topic$"):
+        run([(Scenario("none", revoke(TARGETS["client"], "topic"), without), "native")], tmp_path)

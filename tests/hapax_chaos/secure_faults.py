@@ -98,6 +98,8 @@ def rotate_authorities(amid: Fault | None = None) -> Fault:
     async def fault(run: Run) -> None:
         trust = trust_of(run)
         before = await _reloads(run.world)
+        if not before:
+            run.complaints.append("old-authority: no process tells how often it has taken files over")
         run.say("a second authority")
         trust.secure.add_authorities()
         await _reloaded(run, before)

@@ -17,12 +17,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from hapax.client import Admin
+from hapax.client import Admin, HapaxError
 from hapax.client.properties import read_properties
 from hapax.client.users import ScramDeletion, ScramUpsertion
 from hapax.core.access.bindings import Binding, Filter
 from hapax.core.access.principals import user
 from hapax.core.access.resources import Operation, Pattern, Permission, ResourceType
+from hapax.core.errors import ErrorCode
 from hapax.core.sasl.scram_keys import ScramMechanism
 from hapax.local.authority import replace_file
 from hapax.local.folder import Folder, ProcessState, Role
@@ -56,6 +57,8 @@ _SHOWN_BY: Final = {"nodes": "", "rpc": "", "frames": "", "http": "", "kafka": "
 """The ports of a process, and what follows its name in the certificate's file."""
 _OF_NODES: Final = ("nodes", "frames", "kafka", "mtls")
 _LOOK_S: Final = 2.0
+_OF_STRANGERS: Final = "of-strangers"
+"""The topic that must not come to be."""
 
 
 class Trust:
@@ -90,9 +93,20 @@ class Trust:
         return found
 
     def renew(self) -> None:
-        """New certificates for everything."""
+        """New certificates for everything. Raises RuntimeError if one is the former."""
+        former = {path: path.read_bytes() for path in self._certificates()}
         self.secure.renew(self._cluster_id, self.states())
         self._issue_programs()
+        kept = [path.name for path in self._certificates() if path.read_bytes() == former[path]]
+        if kept or not former:
+            raise RuntimeError(f"certificates that were not replaced: {', '.join(kept) or 'there are none'}")
+
+    def _certificates(self) -> list[Path]:
+        """Of the processes and programs."""
+        owners = [*self._processes, *map(name_of, range(PROGRAMS))]
+        return [
+            path for owner in owners for suffix in ("", "-public")
+            if (path := self.secure.file(f"{owner}{suffix}.crt")).exists()]
 
     def _issue_programs(self) -> None:
         clients = self.secure.authority(CLIENTS)
@@ -236,6 +250,33 @@ class Trust:
 
     # --- look
 
+    async def open_to(self, bootstrap: str) -> list[str]:
+        """What a stranger, or a program before it has a permission, may do in this world. Empty: it is closed."""
+        found = []
+        for process in self._processes.values():
+            for use in ("kafka",) if process.kind == "etcd" else _SHOWN_BY:
+                if use in _OF_NODES and process.kind not in ("broker", "coordinator", "etcd"):
+                    continue
+                if await _answers_plaintext(process.address(use)):
+                    found.append(f"{process.name} {use} answers without TLS")
+        harness = {**self.harness(), "bootstrap.servers": bootstrap}
+        trusting = {name: value for name, value in harness.items() if not name.startswith("sasl.")}
+        guess = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": name_of(0), "sasl.password": "guess"}
+        tries = {
+            "a wrong password": ({**trusting, **guess}, ErrorCode.SASL_AUTHENTICATION_FAILED),
+            "a program without a permission": (
+                {**self.program("c0-0"), "bootstrap.servers": bootstrap}, ErrorCode.TOPIC_AUTHORIZATION_FAILED)}
+        for who, (settings, code) in tries.items():
+            try:
+                async with Admin(settings) as admin:
+                    await admin.create_topics([_OF_STRANGERS])
+            except HapaxError as error:
+                if error.code != code:
+                    found.append(f"{who}: {error} in place of {code.name}")
+            else:
+                found.append(f"{who} creates a topic")
+        return found
+
     async def outdated(self) -> list[str]:
         """The ports that do not show their present certificate."""
         found = []
@@ -273,6 +314,21 @@ def exactly(binding: Binding) -> Filter:
 
 def _listeners(where: Mapping[str, str]) -> str:
     return ",".join(f"{name}://{address}" for name, address in where.items())
+
+
+async def _answers_plaintext(address: tuple[str, int]) -> bool:
+    """Whether there is more than an alert or the end."""
+    try:
+        async with asyncio.timeout(_LOOK_S):
+            reader, writer = await asyncio.open_connection(*address)
+            try:
+                writer.write(b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff")  # ApiVersions
+                answer = await reader.read(100)
+            finally:
+                writer.transport.abort()
+    except ConnectionResetError:
+        return False
+    return bool(answer) and answer[:1] != b"\x15" and not answer.startswith(b"HTTP/1.0 400")
 
 
 async def _shown(address: tuple[str, int]) -> bytes:

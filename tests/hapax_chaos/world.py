@@ -152,6 +152,8 @@ class World:
         if self.trust is not None:
             async with Admin(self.client()) as admin:
                 await self.trust.make_users(admin)
+            if found := await self.trust.open_to(self.bootstrap):
+                raise RuntimeError(f"the world is not closed: {'; '.join(found)}")
 
     async def _prepare_store(self, trust: Trust) -> None:
         async with asyncio.timeout(READY_S):

@@ -6,7 +6,7 @@ from hapax_mutants.mutant import Mutant, unit
 
 _NEEDS = "admin/test_needs.py"
 _CALLERS = "admin/test_callers.py"
-_FRONT = (unit("admin/test_tls_front.py"),)
+_FRONT = (unit("runtime/test_tls_front.py"),)
 _PUBLIC = (unit("runtime/test_public_logins.py"),)
 
 
@@ -96,12 +96,12 @@ MUTANTS = (
         _callers("test_an_unknown_user_is_answered_as_a_wrong_password_is"),
     ),
     Mutant(
-        "incomplete handshakes of the REST API are not counted", "abuse case 4", "admin/tls_front.py",
+        "incomplete handshakes of the REST API are not counted", "abuse case 4", "runtime/tls_front.py",
         "        self._listener.lobby.enter(self)\n", "",
         _FRONT,
     ),
     Mutant(
-        "who fails a handshake with the REST API is not told why", "abuse case 5", "admin/tls_front.py",
+        "who fails a handshake with the REST API is not told why", "abuse case 5", "runtime/tls_front.py",
         "            self.pass_on()\n            self.closing = True\n", "            self.closing = True\n",
         _FRONT,
     ),

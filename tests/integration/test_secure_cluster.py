@@ -119,7 +119,7 @@ def service_ports(secure: Secure) -> list[int]:
 
 
 def is_refused(port: int, own: tuple[Path, Path] | None) -> bool:
-    """Whether a client that checks nothing is sent an alert. It sends nothing itself: a port that has let it in waits."""
+    """Whether a client that checks nothing is sent an alert. It sends nothing: a port that lets it in waits."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -29,7 +29,7 @@ def test_nothing_is_wrong() -> None:
 
 
 @pytest.mark.parametrize(("part", "field", "value", "sentence"), [
-    ("refused", "a stranger", "", "let in: a stranger"),
+    ("refused", "a stranger", "", "not refused, or for another reason: a stranger"),
     ("went_on", "both write", False, "a writer stopped: both write"),
     ("quota", "limited", 90.0, "slowed no one down"),
     ("quota", "throttled_s", 0.0, "slowed no one down"),

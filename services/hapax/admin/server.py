@@ -3,7 +3,7 @@
 uvicorn has no time limit for the head of a connection's first request. At its limit of connections it refuses every
 new client, while slow clients keep theirs. And a client that is still sending does not receive an early answer. Here:
 
-* A TLS handshake has a time limit, and the number of incomplete ones is bounded (`tls_front.py`).
+* A TLS handshake has a time limit, and the number of incomplete ones is bounded (`runtime/tls_front.py`).
 * Receiving a request's head has a time limit, from the start of the connection or the first byte after an answer.
 * Sending an answer has a time limit.
 * At the limit of connections, the one that has waited longest for a complete head is closed.
@@ -28,11 +28,11 @@ from uvicorn.server import ServerState
 
 from hapax.admin.metrics import CONNECTIONS, CONNECTIONS_CLOSED, CONNECTIONS_WAITING, HANDSHAKES
 from hapax.admin.problems import MEDIA_TYPE, Problem
-from hapax.admin.tls_front import TlsListener
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.lobby import Lobby
 from hapax.runtime.settings import Settings
+from hapax.runtime.tls_front import TlsListener
 
 if TYPE_CHECKING:
     from hapax.runtime.tls import TlsCertificates

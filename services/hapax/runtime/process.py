@@ -120,7 +120,9 @@ async def _serve(settings: Settings, role: Role | Literal["admin"], start: Start
         ports = Ports(SystemClock(), network, store, random.SystemRandom(), disk, tls, audit.audit)
         if tls is not None:
             tls.watch(store.reload_certificates, settings.ssl_reload_interval_ms / 1000, ports.random)
-        await health.start(*settings.http_address, None if tls is None else tls.http)
+        await health.start(
+            *settings.http_address, None if tls is None else tls.http, handshake_ms=settings.ssl_handshake_timeout_ms,
+            max_handshakes=settings.ssl_max_handshakes, max_handshakes_per_address=settings.ssl_max_handshakes_per_ip)
         starting = supervision.judged(start(
             ports, settings, on_lost=ends, http_address=f"{health.host}:{health.port}", metrics=metrics))
         either: set[asyncio.Future[Any]] = {starting, end}

@@ -41,6 +41,7 @@ class ProcessTls:
         """Of the public gRPC services."""
         if role != "admin" and settings.public_rpc_security_protocol == SSL:
             self.public = public_certificates(settings, "public.rpc")
+        self.handshake_ms = settings.ssl_handshake_timeout_ms
         self.rules = PrincipalRules(settings.ssl_principal_mapping_rules)
         """Who a client of the public gRPC services is by its certificate."""
         self.admin: TlsCertificates | None = None

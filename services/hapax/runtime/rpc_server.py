@@ -56,7 +56,6 @@ _OPTIONS: Final = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_concurrent_streams", MAX_RUNNING),
     ("grpc.so_reuseport", 0),
-    ("grpc.server_handshake_timeout_ms", 10_000),
 )
 _LAST_ANSWERS_S: Final = 0.5
 """A listener that closes with a grace waits at most this long for the answers of finished handlers to leave."""
@@ -80,13 +79,15 @@ class GrpcServer:
         self.address = ""
         self._credentials: grpc.ServerCredentials | None = None
         principals: CertificatePrincipals | None = None
+        handshakes: tuple[tuple[str, int], ...] = ()
         if tls is not None and tls.public is not None:
             from hapax.runtime.grpc_tls import CertificatePrincipals, server_credentials
 
             self._credentials = server_credentials(tls.public)
             principals = CertificatePrincipals(tls.rules)
+            handshakes = (("grpc.server_handshake_timeout_ms", tls.handshake_ms),)
         self._running = RunningHandlers()
-        self._server = grpc.aio.server(options=_OPTIONS)
+        self._server = grpc.aio.server(options=(*_OPTIONS, *handshakes))
         self._calls = _Calls(
             handlers, cluster_id, self._running, principals, None if principals is None else logins, streams=streams)
         services = sorted({method.split("/")[1] for method in handlers})

@@ -13,16 +13,17 @@ import logging
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from hapax.runtime.metrics import Metrics as Metrics
 from hapax.runtime.metrics import Sample as Sample
 
 if TYPE_CHECKING:
+    from hapax.runtime.lobby import Lobby
     from hapax.runtime.tls import TlsCertificates
 
 _NAME: Final = "hapax"
-_HANDSHAKE_S: Final = 10.0
+_HEAD_MAX_BYTES: Final = 8192
 _service = "hapax"
 
 
@@ -102,19 +103,37 @@ class HealthServer:
         self._ready = ready
         self._in_sync = in_sync
         self._server: asyncio.Server | None = None
+        self._handshakes: Lobby | None = None
         self.host = ""
         self.port = 0
 
-    async def start(self, host: str, port: int, certificates: TlsCertificates | None = None) -> None:
-        """`certificates`: with them, HTTPS."""
-        tls: dict[str, Any] = {} if certificates is None else {
-            "ssl": certificates.listening_context(), "ssl_handshake_timeout": _HANDSHAKE_S}
-        self._server = await asyncio.start_server(self._serve, host, port, limit=8192, **tls)
+    async def start(
+        self, host: str, port: int, certificates: TlsCertificates | None = None, *, handshake_ms: int = 10_000,
+        max_handshakes: int = 2_000, max_handshakes_per_address: int = 500,
+    ) -> None:
+        """`certificates`: with them, HTTPS, whose incomplete handshakes are bounded in number and time."""
+        loop = asyncio.get_running_loop()
+        if certificates is None:
+            self._server = await asyncio.start_server(self._serve, host, port, limit=_HEAD_MAX_BYTES)
+        else:
+            from hapax.runtime.incidents import Incidents
+            from hapax.runtime.lobby import Lobby
+            from hapax.runtime.tls_front import TlsListener
+
+            self._handshakes = Lobby(max_handshakes, max_handshakes_per_address)
+            listener = TlsListener(
+                certificates, handshake_ms / 1000, self._handshakes, Incidents(logger("http"), loop.time), self._made)
+            self._server = await loop.create_server(listener.accept, host, port)
         self.host, self.port = self._server.sockets[0].getsockname()[:2]
+
+    def _made(self) -> asyncio.Protocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(limit=_HEAD_MAX_BYTES), self._serve)
 
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
+            if self._handshakes is not None:
+                self._handshakes.empty()
             await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -33,6 +33,7 @@ class Handshake(NamedTuple):
 
 class Handshakes:
     name = "tls"
+    kinds: Final = frozenset({"refused in flight 1", "refused in flight 2", "completed"})
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

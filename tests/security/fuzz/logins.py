@@ -42,11 +42,18 @@ class Login(NamedTuple):
 
 
 class Scram:
+    kinds: Final = frozenset({"refused at first", "refused at last", "let in"})
+
     def __init__(self, mechanism: ScramMechanism) -> None:
         self.name = mechanism.sasl_name.lower()
         self._mechanism = mechanism
 
     def make(self, rng: random.Random) -> Login:
+        if rng.random() < 0.5:  # honest but for one thing at most, so that many come to the last message
+            spoil = rng.randrange(1, 1 << 30)
+            return Login(
+                b"n,,", b"alice", b"client", rng.choice(("secret", "secret", "guess")), 0, rng.choice((0, 0, spoil)),
+                rng.random() < 0.1, rng.choice((b"", b"", b",x=y")), rng.choice((0, 0, 1, len(b"server"))))
         return Login(
             rng.choice((b"n,,", b"n,,", b"y,,", b"n,a=admin,", b"n,a=alice,", b"p=tls-unique,,", b"n,a=", b",,")),
             rng.choice((b"alice", b"alice", b"admin", b"a=2Cb", b"=", b"alice,n=admin", b"mallory", b"ali\xc2\xadce")),
@@ -106,6 +113,7 @@ def _spoilt(message: bytes, seed: int) -> bytes:
 
 class Plain:
     name = "plain"
+    kinds: Final = frozenset({"refused", "to be checked"})
 
     def make(self, rng: random.Random) -> bytes:
         if rng.random() < 0.2:
@@ -132,6 +140,7 @@ class Plain:
 
 class OAuthBearer:
     name = "oauthbearer"
+    kinds: Final = frozenset({"refused", "refused after its word", "the rights of another", "let in"})
 
     def make(self, rng: random.Random) -> bytes:
         if rng.random() < 0.2:
@@ -169,6 +178,7 @@ class Signed(NamedTuple):
 
 class Tokens:
     name = "jwt"
+    kinds: Final = frozenset({"refused", "unknown key", "let in"})
     _values: Final = {
         "iss": ("https://issuer", "https://issuer", "https://else", None, ["https://issuer"], 7),
         "aud": ("hapax", ["x", "hapax"], "other", "else", [], None, {"hapax": 1}),
@@ -220,6 +230,7 @@ def _decoded(token: str) -> list[bytes]:
 
 class KeySets:
     name = "jwks"
+    kinds: Final = frozenset({"no key set", "1 keys", "2 keys"})
 
     def make(self, rng: random.Random) -> bytes:
         entries: list[Any] = [

@@ -26,6 +26,7 @@ class AclCase(NamedTuple):
 
 class AclFilters:
     name = "acl-filters"
+    kinds: Final = frozenset({"refused", "selected", "not selected"})
 
     def make(self, rng: random.Random) -> AclCase:
         def number(*usual: int) -> int:
@@ -87,6 +88,7 @@ class RuleCase(NamedTuple):
 
 class PrincipalNames:
     name = "principal-rules"
+    kinds: Final = frozenset({"no rule", "no name", "a name", "a changed rule"})
     _parts: Final = ("CN=", "([^,]*)", "(.*)", ",O=", "shop", "[a-z]+", "(a|b)?", ".*", "(?:x)*", "((a+)+)+", "^", "$")
     _targets: Final = ("$1", "$2", "x", "$0", "", "$1@$2", "-")
 
@@ -156,6 +158,7 @@ class JaasCase(NamedTuple):
 
 class JaasLines:
     name = "jaas"
+    kinds: Final = frozenset({"refused", "read", "a changed line"})
 
     def make(self, rng: random.Random) -> JaasCase:
         def value(quote: str) -> str:

@@ -77,3 +77,13 @@ def test_authorities_are_replaced_in_steps(tmp_path: Path) -> None:
     made.secure.drop_former_authorities()
     for name, certificate in former.items():
         assert certificate not in made.secure.file(f"{name}.crt").read_bytes()
+
+
+def test_a_replacement_that_replaces_nothing_is_no_replacement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = trust(tmp_path)
+    made.renew()
+    monkeypatch.setattr(made.secure, "renew", lambda *arguments: None)
+    with pytest.raises(RuntimeError, match=r"not replaced: .*broker-0\.crt, broker-0-public\.crt"):
+        made.renew()

@@ -1,6 +1,6 @@
-"""TLS of the REST API: a connection counts, and can be given up, from the moment that it is accepted.
+"""TLS of HTTP: a connection counts, and can be given up, from the moment that it is accepted.
 
-uvicorn's connection comes into being when the handshake is complete; a loop's own TLS would leave the incomplete ones
+What serves HTTP learns of a connection when its handshake is complete; a loop's own TLS would leave the incomplete ones
 out of every limit. OpenSSL works on two buffers in memory, as in `runtime/tls_connection.py`. A refusal's alert leaves
 before the connection closes.
 """
@@ -192,7 +192,7 @@ class TlsFront(asyncio.Protocol):
 
 
 class _Transport(asyncio.Transport):
-    """What uvicorn's connection writes to."""
+    """What an HTTP connection writes to."""
 
     def __init__(self, front: TlsFront) -> None:
         super().__init__()

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import uvloop
 
-from hapax.admin.tls_front import TlsListener
 from hapax.local.authority import Authority
 from hapax.runtime import telemetry
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.lobby import Lobby
 from hapax.runtime.tls import TlsCertificates, TlsOptions
+from hapax.runtime.tls_front import TlsListener
 
 HANDSHAKE_S = 1.0
 MOST = 3
