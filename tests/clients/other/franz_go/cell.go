@@ -130,9 +130,18 @@ func (c *cell) produce(topic string, partitions, first, end int) {
 // read returns the values up to the end that the isolation level shows.
 func (c *cell) read(topic string, isolation kgo.IsolationLevel) []string {
 	admin := c.admin()
-	ends := must(admin.ListCommittedOffsets(c.ctx, topic))
-	if isolation == kgo.ReadUncommitted() {
-		ends = must(admin.ListEndOffsets(c.ctx, topic))
+	ends := must(admin.ListEndOffsets(c.ctx, topic))
+	if isolation == kgo.ReadCommitted() {
+		// A commit is answered once it is certain. Its markers, which show it to readers, may be stored a moment later.
+		c.until("end of the transactions of "+topic, func() bool {
+			shown := true
+			must(admin.ListCommittedOffsets(c.ctx, topic)).Each(func(stable kadm.ListedOffset) {
+				end, _ := ends.Lookup(topic, stable.Partition)
+				shown = shown && stable.Offset >= end.Offset
+			})
+			return shown
+		})
+		ends = must(admin.ListCommittedOffsets(c.ctx, topic))
 	}
 	client := c.client(kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(isolation), kgo.KeepControlRecords(),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))

@@ -144,6 +144,22 @@ final class Cell {
         return found;
     }
 
+    /** Waits until no transaction is open: a commit is answered once it is certain, and shown to readers by its markers. */
+    void decided(String topic, int partitions) throws Exception {
+        List<TopicPartition> all = new ArrayList<>();
+        for (int partition = 0; partition < partitions; partition++) {
+            all.add(new TopicPartition(topic, partition));
+        }
+        try (KafkaConsumer<String, String> written = consumer("isolation.level", "read_uncommitted");
+                KafkaConsumer<String, String> shown = consumer("isolation.level", "read_committed")) {
+            Map<TopicPartition, Long> ends = written.endOffsets(all);
+            until("end of the transactions of " + topic, () -> {
+                Map<TopicPartition, Long> stable = shown.endOffsets(all);
+                return all.stream().allMatch(each -> stable.get(each) >= ends.get(each));
+            });
+        }
+    }
+
     List<String> values(String topic, int partitions, String isolation) {
         return read(topic, partitions, isolation).stream().map(ConsumerRecord::value).toList();
     }

@@ -164,6 +164,7 @@ final class Groups {
                 Cell.until("record", () -> prompt.values.containsAll(numbers(0, 40)));
             }
         }
+        cell.decided(topic, PARTITIONS);
         Cell.equal(40, cell.values(topic, PARTITIONS, "read_committed").size());
     }
 }

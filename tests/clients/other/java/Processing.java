@@ -54,6 +54,7 @@ final class Processing {
                 throw new IllegalStateException(worker.failure);
             }
         }
+        cell.decided(target, 2);
         Cell.equal(Groups.numbers(0, RECORDS), cell.values(target, 2, "read_committed").stream()
                 .sorted((a, b) -> Integer.parseInt(a) - Integer.parseInt(b)).toList());
     }

@@ -174,6 +174,7 @@ final class Records {
                 }
             }
         }
+        cell.decided(topic, 2);
         Cell.equal(List.of("a0", "a1", "a2", "a3", "c0", "c1", "c2", "c3"),
                 cell.values(topic, 2, "read_committed").stream().sorted().toList());
         Cell.equal(12, cell.values(topic, 2, "read_uncommitted").size());
@@ -202,6 +203,7 @@ final class Records {
             successor.send(new ProducerRecord<>(topic, 0, null, "successor"));
             successor.commitTransaction();
         }
+        cell.decided(topic, 1);
         Cell.equal(List.of("successor"), cell.values(topic, 1, "read_committed"));
     }
 
