@@ -10,6 +10,7 @@ _NAMES: Final = unit("core/access/test_services.py")
 _PORTS: Final = unit("runtime/test_service_tls.py")
 _PROOFS: Final = unit("kafka/test_node_proofs.py")
 _STORE: Final = unit("codec/test_store_rights.py")
+_PUBLIC: Final = unit("runtime/test_public_logins.py")
 _FILES: Final = unit("runtime/test_tls.py")
 
 MUTANTS: Final = (
@@ -78,5 +79,16 @@ MUTANTS: Final = (
         "            self._check_unchanged_names(certificates)\n            self._check_fits(certificates)\n",
         "            self._check_unchanged_names(certificates)\n",
         (_PORTS,),
+    ),
+    Mutant(
+        "public gRPC: silent connections take all descriptors", "docs/security.md", "runtime/rpc_server.py",
+        "min(_MOST_PUBLIC_CONNECTIONS, raise_descriptor_limit() // 2)", "_MOST_PUBLIC_CONNECTIONS",
+        (_PUBLIC,),
+    ),
+    Mutant(
+        "public gRPC: who has not logged in fills the memory", "docs/security.md", "runtime/rpc_server.py",
+        "        \"grpc.max_receive_message_length\": _MOST_PUBLIC_BYTES,\n",
+        "",
+        (_PUBLIC,),
     ),
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import resource
 import signal
 import socket
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.connection import Accepted, Connection
+from hapax.runtime.descriptors import raise_descriptor_limit
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import (
     CallLogin,
@@ -211,13 +211,3 @@ class TcpNetwork:
                 address, RpcIdentity(cluster_id, self._identity.caller or "client"),
                 lambda: self._channels.pop(key, None), tls, login)
         return found
-
-
-def raise_descriptor_limit() -> int:
-    """Raises the soft limit of open descriptors to the hard one; returns it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(ValueError, OSError):  # a container may forbid it: then the soft limit stands
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            soft = hard
-    return soft

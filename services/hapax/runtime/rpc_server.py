@@ -23,6 +23,7 @@ from hapax.core.sasl.exchange import Failure
 from hapax.rpc.gen.hapax.internal.v1 import calls_pb2
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.addresses import Address, source_of
+from hapax.runtime.descriptors import raise_descriptor_limit
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import RpcError, RpcHandler, RpcPeer
 from hapax.runtime.rpc import (
@@ -57,6 +58,15 @@ _OPTIONS: Final = (
     ("grpc.max_concurrent_streams", MAX_RUNNING),
     ("grpc.so_reuseport", 0),
 )
+_MOST_PUBLIC_BYTES: Final = 4 << 20
+"""Of a public call's request, which is in memory before its login is checked: names of 100,000 partitions."""
+_MOST_PUBLIC_STREAMS: Final = 100
+"""Public calls at a time on one connection."""
+_MOST_PUBLIC_CONNECTIONS: Final = 20_000
+_PUBLIC_IDLE_MS: Final = 600_000
+"""A connection without calls is closed after this time, as on listeners of Kafka's protocol."""
+_MOST_WATCHES: Final = 100
+"""Streams that watch the health: they need no login."""
 _LAST_ANSWERS_S: Final = 0.5
 """A listener that closes with a grace waits at most this long for the answers of finished handlers to leave."""
 _MOST_LOGINS: Final = 500
@@ -87,7 +97,7 @@ class GrpcServer:
             principals = CertificatePrincipals(tls.rules)
             handshakes = (("grpc.server_handshake_timeout_ms", tls.handshake_ms),)
         self._running = RunningHandlers()
-        self._server = grpc.aio.server(options=(*_OPTIONS, *handshakes))
+        self._server = grpc.aio.server(options=(*(_OPTIONS if streams else _public_options()), *handshakes))
         self._calls = _Calls(
             handlers, cluster_id, self._running, principals, None if principals is None else logins, streams=streams)
         services = sorted({method.split("/")[1] for method in handlers})
@@ -117,6 +127,18 @@ class GrpcServer:
         if grace > 0:
             self._calls.end_streams()
         await self._server.stop(_LAST_ANSWERS_S if grace > 0 else None)
+
+
+def _public_options() -> tuple[tuple[str, int], ...]:
+    """What anybody may occupy who can connect: the library checks a login only once a whole request has arrived, and
+    counts no connections by itself. Half of the descriptors are left for the service's other ports and its files."""
+    return tuple({
+        **dict(_OPTIONS),
+        "grpc.max_receive_message_length": _MOST_PUBLIC_BYTES,
+        "grpc.max_concurrent_streams": _MOST_PUBLIC_STREAMS,
+        "grpc.max_allowed_incoming_connections": min(_MOST_PUBLIC_CONNECTIONS, raise_descriptor_limit() // 2),
+        "grpc.max_connection_idle_ms": _PUBLIC_IDLE_MS,
+    }.items())
 
 
 class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]
@@ -296,6 +318,7 @@ class _Health(health_pb2_grpc.HealthServicer):
     def __init__(self, services: list[str], ready: Callable[[], str]) -> None:
         self._services = {"", *services}
         self._ready = ready
+        self._watches = 0
 
     def _status(self, service: str) -> Any:
         if service not in self._services:
@@ -309,12 +332,18 @@ class _Health(health_pb2_grpc.HealthServicer):
         return health_pb2.HealthCheckResponse(status=status)
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        if self._watches >= _MOST_WATCHES:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams watch the health")
+        self._watches += 1
         told = None
-        while True:
-            status = self._status(request.service)
-            if status is None:
-                status = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
-            if status != told:
-                told = status
-                yield health_pb2.HealthCheckResponse(status=status)
-            await asyncio.sleep(_HEALTH_POLL_S)
+        try:
+            while True:
+                status = self._status(request.service)
+                if status is None:
+                    status = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+                if status != told:
+                    told = status
+                    yield health_pb2.HealthCheckResponse(status=status)
+                await asyncio.sleep(_HEALTH_POLL_S)
+        finally:
+            self._watches -= 1

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import os
+import select
+import socket
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from hapax.client.credentials import OAuthToken
 from hapax.client.login import PasswordLogin, TokenLogin
 from hapax.core.access.principal_rules import PrincipalRules
 from hapax.core.sasl.exchange import PLAIN, SCRAM_SHA_512
 from hapax.local.authority import Authority
+from hapax.runtime import rpc_server
 from hapax.runtime.authorization_header import HeaderLogins
 from hapax.runtime.key_sets import IssuerKeys
 from hapax.runtime.network import TcpNetwork
@@ -164,3 +172,59 @@ async def test_a_password_that_was_changed_counts_no_more() -> None:
         set_password(world.scram, "alice", "another")
         with pytest.raises(RpcError):
             await world.ask(password_login(PLAIN))
+
+
+async def test_a_large_request_of_who_has_not_logged_in_is_not_taken() -> None:
+    """The library reads a whole request before it asks who sends it: 1,000 streams of 32 MiB would be 32 GB."""
+    async with serving() as world:
+        channel = world.network.public_channel(world.address, "c", TlsCertificates(world.options(), "client"), None)
+        with pytest.raises(RpcError) as caught:
+            await channel.call(METHOD, b"x" * (5 << 20), 30.0)
+        assert caught.value.status == "RESOURCE_EXHAUSTED"
+        assert await world.ask(password_login(PLAIN)) == "User:alice"
+
+
+async def test_connections_that_do_nothing_leave_the_process_its_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Abuse case 4 on the public gRPC port."""
+    monkeypatch.setattr(rpc_server, "raise_descriptor_limit", lambda: 100)
+    async with serving() as world:
+        host, _, port = world.server.address.rpartition(":")
+        before = len(os.listdir("/proc/self/fd"))
+        silent = [socket.create_connection((host, int(port))) for _ in range(200)]
+        ended = 0
+        async with asyncio.timeout(7):  # less than a handshake may take
+            while ended < 150:
+                await asyncio.sleep(0)
+                ended = sum(select.select([each], [], [], 0)[0] != [] for each in silent)
+        assert len(os.listdir("/proc/self/fd")) - before <= 200 + 50 + 5
+        for each in silent:
+            each.close()
+        assert await world.ask(password_login(PLAIN)) == "User:alice"
+
+
+async def test_streams_that_watch_the_health_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They need no login, and each looks every second."""
+    monkeypatch.setattr(rpc_server, "_MOST_WATCHES", 3)
+    async with serving() as world:
+        credentials = grpc.ssl_channel_credentials(world.authority.certificate)
+        async with grpc.aio.secure_channel(world.server.address, credentials) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(3)]
+            for each in watches:
+                assert (await each.read()).status == health_pb2.HealthCheckResponse.SERVING
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.Watch(health_pb2.HealthCheckRequest()).read()
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            for each in watches:
+                each.cancel()
+            async with asyncio.timeout(20):
+                while not await _opened(again := stub.Watch(health_pb2.HealthCheckRequest())):
+                    again.cancel()
+            again.cancel()
+
+
+async def _opened(watch: Any) -> bool:
+    try:
+        return (await watch.read()) is not grpc.aio.EOF
+    except grpc.aio.AioRpcError:
+        return False
