@@ -76,7 +76,8 @@ class World:
         return peer.principal.encode()
 
     async def start(self, *, logins: bool = True, tls: bool = True) -> None:
-        own: Any = SimpleNamespace(public=self.public, services=None, rules=PrincipalRules("DEFAULT"))
+        own: Any = SimpleNamespace(
+            public=self.public, services=None, rules=PrincipalRules("DEFAULT"), handshake_ms=10_000)
         self.network = TcpNetwork(RpcIdentity("c", "broker/0"), own if tls else None)
         self.server = await self.network.serve_rpc(
             "127.0.0.1", 0, {METHOD: self.who}, streams=False, logins=self.logins if logins else None)
