@@ -73,17 +73,19 @@ class Secure:
 
     # --- etcd ---
 
-    def store(self, who: str, work: Callable[[EtcdStore], Awaitable[T]]) -> T:
+    def store(self, who: str, work: Callable[[EtcdStore], Awaitable[T]], timeout_s: float = 3.0) -> T:
         """With the certificate of this process, or of `root`."""
         return self.store_with(
             TlsOptions(
                 chain_location=str(self.files.file(f"{who}.crt")), key_location=str(self.files.file(f"{who}.key")),
-                authorities_location=str(self.files.file(SERVICES + ".crt"))), work)
+                authorities_location=str(self.files.file(SERVICES + ".crt"))), work, timeout_s)
 
-    def store_with(self, options: TlsOptions, work: Callable[[EtcdStore], Awaitable[T]]) -> T:
+    def store_with(
+        self, options: TlsOptions, work: Callable[[EtcdStore], Awaitable[T]], timeout_s: float = 3.0
+    ) -> T:
         async def run() -> T:
             store = EtcdStore(
-                [f"127.0.0.1:{self.process('etcd').port}"], 3.0, TlsCertificates(options, "client", "test"))
+                [f"127.0.0.1:{self.process('etcd').port}"], timeout_s, TlsCertificates(options, "client", "test"))
             try:
                 return await work(store)
             finally:
