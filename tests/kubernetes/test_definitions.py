@@ -144,13 +144,14 @@ def test_examples_of_the_page_are_taken(namespace: Namespace) -> None:
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     examples = re.findall(r"^    apiVersion: hapax[.]dev/.*\n(?:    .*\n)+", page, re.MULTILINE)
     bodies = [yaml.safe_load(textwrap.dedent(each)) for each in examples]
-    assert [each["metadata"]["name"] for each in bodies] == ["orders", "loader", "flights"]
+    assert [each["metadata"]["name"] for each in bodies] == ["orders", "web", "loader", "flights"]
     for body in bodies:
-        plural = {"Topic": "topics", "TransactionalProducer": "transactionalproducers"}[body["kind"]]
+        plural = body["kind"].lower() + "s"
+        body["metadata"].pop("namespace", None)
         namespace.api.create(f"{namespace.path(plural)}?dryRun=All&fieldValidation=Strict", body)
 
 
-@pytest.mark.parametrize("name", ["topics", "transactionalproducers", "brokerpools"])
+@pytest.mark.parametrize("name", ["topics", "transactionalproducers", "brokerpools", "users"])
 def test_every_field_is_described(name: str) -> None:
     """`kubectl explain` is where people look first."""
     definition = yaml.safe_load((ROOT / "charts" / "hapax" / "files" / "crds" / f"{name}.yaml").read_text())
