@@ -45,6 +45,7 @@ _SALT_LETTERS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SALT_LENGTH: Final = 26
 """As Kafka's tools make it, so that a user is not told apart by the salt."""
 _PASSWORD_BYTES: Final = 32
+_DAY_MS: Final = 86_400_000
 
 
 def fresh_password() -> str:
@@ -56,6 +57,8 @@ class ClientAuthority(NamedTuple):
 
     authority: Authority
     seen: AuthoritySeen
+    chain: bytes
+    """PEM of what lies between a certificate and the authority that the listeners trust; empty: nothing."""
 
 
 def read_authority(folder: Path | None) -> ClientAuthority | None:
@@ -63,14 +66,17 @@ def read_authority(folder: Path | None) -> ClientAuthority | None:
     if folder is None:
         return None
     try:
-        certificate = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+        pem = (folder / "ca.crt").read_bytes()
+        certificate = x509.load_pem_x509_certificate(pem)
         key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
     except (OSError, ValueError, TypeError):
         return None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
         return None
     digest = hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest()
-    return ClientAuthority(Authority(certificate, key), AuthoritySeen(digest))
+    until_ms = int(certificate.not_valid_after_utc.timestamp() * 1000)
+    chain = b"" if certificate.issuer == certificate.subject else pem
+    return ClientAuthority(Authority(certificate, key), AuthoritySeen(digest, until_ms), chain)
 
 
 async def apply_to_user(
@@ -84,7 +90,7 @@ async def apply_to_user(
         case Issue(name, days, rotate, over):
             assert authority is not None
             made = await asyncio.to_thread(_issued, authority, name, days, rotate, now_ms)
-            return await _write(api, resource, with_certificate(seen.listeners, seen.ca, made), over)
+            return await _write(api, resource, with_certificate(seen.listeners, seen.ca or "", made), over)
         case DeleteSecret(uid):
             await api.end(secret_path(resource), uid)
         case _:
@@ -141,10 +147,11 @@ def secret_path(resource: UserResource) -> str:
 
 def _issued(authority: ClientAuthority, name: str, days: int, rotate: str, now_ms: int) -> Certificate:
     since = datetime.fromtimestamp(now_ms / 1000, UTC)
-    valid = timedelta(days=days)
+    until_ms = min(now_ms + days * _DAY_MS, authority.seen.until_ms)
+    valid = timedelta(milliseconds=until_ms - now_ms)
     certificate, key = authority.authority.issue(f"CN={name}", use="client", valid=valid, since=since)
-    until = int((since + valid).timestamp() * 1000)
-    return Certificate(certificate.decode(), key.decode(), name, rotate, now_ms, until, authority.seen.digest)
+    chain = (certificate + authority.chain).decode()
+    return Certificate(chain, key.decode(), name, rotate, now_ms, until_ms, authority.seen.digest)
 
 
 def _check(error: int, reason: str) -> None:

@@ -35,6 +35,7 @@ from hapax_operator.plan_certificates import (
     Issuer,
     IssuerAction,
     KeepTrusting,
+    Leaf,
     LeafSeen,
     MarkTrusted,
     MarkUnused,
@@ -77,6 +78,7 @@ def leaf_seen(chain: bytes, key: bytes) -> LeafSeen | None:
             return None
         issuer = certificate.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
         uses = set(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
+        signs = _signs(certificate)
     except (ValueError, TypeError, x509.ExtensionNotFound):
         return None
     serves, connects = ExtendedKeyUsageOID.SERVER_AUTH in uses, ExtendedKeyUsageOID.CLIENT_AUTH in uses
@@ -84,7 +86,14 @@ def leaf_seen(chain: bytes, key: bytes) -> LeafSeen | None:
     return LeafSeen(
         (issuer or b"").hex(), certificate.subject.rfc4514_string(), _names(certificate), use,
         int(certificate.not_valid_before_utc.timestamp()), int(certificate.not_valid_after_utc.timestamp()),
-        certificate.serial_number)
+        certificate.serial_number, signs)
+
+
+def _signs(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
 
 
 def _names(certificate: x509.Certificate) -> frozenset[str]:
@@ -259,8 +268,8 @@ def content(
             signing = signers[leaf.authority]
             assert signing is not None
             offer = issuers.authority(leaf.authority, signing).issue(
-                leaf.subject, sorted(leaf.names), use=leaf.use, valid=timedelta(seconds=spec.certificate_s),
-                since=datetime.fromtimestamp(now, UTC))
+                leaf.subject, sorted(leaf.names), use=leaf.use, signs=leaf.signs,
+                valid=timedelta(seconds=_valid_s(leaf, signing, spec, now)), since=datetime.fromtimestamp(now, UTC))
         data |= dict(zip(files, offer, strict=True))
     for each in AUTHORITIES:
         data[f"{each}-ca.crt"] = issuers.bundle(each)
@@ -269,6 +278,11 @@ def content(
         data["password"] = present.get("password") or secrets.token_urlsafe(_PASSWORD_BYTES).encode()
         data |= _user_files(holder.user, spec, data)
     return data
+
+
+def _valid_s(leaf: Leaf, signing: Issuer, spec: Spec, now: int) -> int:
+    """An authority lasts as long as the one that signs it: what it signs ends with it."""
+    return max(signing.until - now, 1) if leaf.signs else spec.certificate_s
 
 
 def _user_files(user: str, spec: Spec, data: Data) -> Data:

@@ -11,8 +11,9 @@
      "etcd": {"endpoints": ["..."], "workload": "demo-hapax-etcd", "secret": "demo-hapax-etcd-tls"},
      "clients": {"bootstrap": "...", "folder": "/etc/hapax/client"}}
 
-A Secret with `count` has its leaves once for each node id from `first` on. With `workload`, the number follows that
-StatefulSet's, with `spare` more, so that certificates of new pods are there before the pods.
+A leaf with `signs` is an authority of its own. A Secret with `count` has its leaves once for each node id from
+`first` on. With `workload`, the number follows that StatefulSet's, with `spare` more, so that certificates of new
+pods are there before the pods.
 """
 
 from __future__ import annotations
@@ -110,6 +111,11 @@ def parse_spec(text: str) -> Spec:
 
 def _spec(found: Mapping[str, Any]) -> Spec:
     etcd = found["etcd"]
+    for authority in AUTHORITIES:
+        if 3 * int(found["overlapSeconds"][authority]) >= int(found["authorityDays"]) * _DAY_S:
+            raise ValueError(
+                f"the authority of {authority} would end before the next one may sign: authorityDays must be more"
+                " than three times the overlap")
     return Spec(
         cluster=str(found["cluster"]), namespace=str(found["namespace"]), labels=dict(found["labels"]),
         issuers=str(found["issuers"]), cert_manager=bool(found["certManager"]),
@@ -134,7 +140,8 @@ def _leaf(found: Mapping[str, Any]) -> Leaf:
     if use not in _USES or authority not in AUTHORITIES:
         raise ValueError(f"{found['name']}: {use}, {authority}")
     return Leaf(
-        str(found["name"]), authority, str(found["subject"]), frozenset(map(str, found.get("names", ()))), use)
+        str(found["name"]), authority, str(found["subject"]), frozenset(map(str, found.get("names", ()))), use,
+        bool(found.get("signs", False)))
 
 
 def _numbered(leaf: Leaf, node_id: int) -> Leaf:

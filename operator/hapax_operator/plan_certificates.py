@@ -44,6 +44,8 @@ class Leaf(NamedTuple):
     names: frozenset[str]
     """Host names, IP addresses and URIs."""
     use: Use = "both"
+    signs: bool = False
+    """Whether it is an authority of its own, for certificates of this use."""
 
 
 class Holder(NamedTuple):
@@ -67,6 +69,7 @@ class LeafSeen(NamedTuple):
     since: int
     until: int
     serial: int
+    signs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +222,12 @@ def plan(wanted: Sequence[Holder], seen: Seen, overlap_s: Mapping[str, int], now
 
 
 def signer(issuers: Sequence[Issuer], overlap_s: int, now: int) -> Issuer | None:
-    """The newest that all have trusted for long enough. If that one has expired, and so all trust in it, the newest."""
+    """The newest that all have trusted for long enough. If that one has expired, and so all trust in it, or is not
+    valid yet, because a clock was ahead when it was made: the newest."""
     able = [each for each in issuers if each.signs]
     ready = [each for each in able if usable(each, overlap_s, now)]
     found = ready[-1] if ready else None
-    return able[-1] if found is not None and found.until <= now else found
+    return able[-1] if found is not None and not found.since <= now < found.until else found
 
 
 def usable(issuer: Issuer, overlap_s: int, now: int) -> bool:
@@ -271,7 +275,7 @@ def _issuers(
     signing = signer(issuers, overlap_s, now)
     newest = next((each for each in reversed(issuers) if each.signs), None)
     if seen.offers is None and (newest is None or (newest == signing and (
-        authority in seen.asked or now >= due_at(newest.since, newest.until)
+        authority in seen.asked or not newest.since <= now < due_at(newest.since, newest.until)
     ))):
         yield AddIssuer(authority, trusted=False)
     used = {leaf.issuer for holder in seen.holders.values() for leaf in holder.leaves.values()}
@@ -311,7 +315,7 @@ def _due(
             signing = signers[leaf.authority]
             if signing is not None and (
                 found is None or found.issuer != signing.id or not fits(found, leaf)
-                or now >= due_at(found.since, found.until)
+                or not found.since <= now < due_at(found.since, found.until)
             ):
                 yield leaf.name
             continue
@@ -324,7 +328,9 @@ def _due(
 
 
 def fits(found: LeafSeen, leaf: Leaf) -> bool:
-    return found.subject == leaf.subject and found.names >= leaf.names and found.use in (leaf.use, "both")
+    return (
+        found.subject == leaf.subject and found.names >= leaf.names and found.use in (leaf.use, "both")
+        and found.signs == leaf.signs)
 
 
 def _roll(seen: Seen, trusted: frozenset[str]) -> RollEtcd | None:

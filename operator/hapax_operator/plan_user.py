@@ -41,6 +41,8 @@ _LONGEST_COMMON_NAME: Final = 64
 _NO_LISTENERS: Final = Listeners()
 _RENEW: Final = 3
 """A certificate is replaced when a third of its time is left."""
+_SKEW_MS: Final = 300_000
+"""A certificate is valid from so much earlier on than it says here (`Authority.issue`)."""
 _DESCRIPTION: Final = (
     "principal", "secret", "acls", "mechanism", "passwordSince", "formerPasswordUntil", "certificateUntil", "rotated")
 
@@ -65,6 +67,8 @@ class AuthoritySeen(NamedTuple):
     """The operator's authority for certificates of clients."""
 
     digest: str
+    until_ms: int
+    """The end of its own certificate: what it signs is not valid for longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +87,8 @@ class UserSeen:
     authorises: bool = True
     """Whether the cluster has an authoriser: without one, ACLs do nothing."""
     listeners: Listeners = _NO_LISTENERS
-    ca: str = ""
-    """PEM."""
+    ca: str | None = ""
+    """PEM of the listeners' authority; empty: clients trust it anyway; None: it cannot be read now."""
     authority: AuthoritySeen | None = None
 
 
@@ -178,6 +182,11 @@ def forbidden(resource: UserResource, policy: NamespacePolicy) -> str:
         return f"{resource.principal} is a super user or one of the cluster's nodes"
     if resource.login in (SCRAM, TLS) and not policy.owns_user(namespace, resource.name):
         return f"namespace {namespace} may not own the user {resource.name}"
+    if resource.quota_user not in (resource.name, f"CN={resource.name}") and not policy.owns_user(
+        namespace, resource.quota_user
+    ):
+        # The cluster's rules for certificates may lead from a name of the namespace to one of another.
+        return f"namespace {namespace} may not own {resource.principal}, which a certificate of {resource.name} is"
     return ""
 
 
@@ -185,7 +194,7 @@ def plan_user(
     resource: UserResource, claimants: Iterable[UserResource], seen: UserSeen, policy: NamespacePolicy, now_ms: int,
     fresh: str,
 ) -> UserPlan:
-    """`claimants`: all resources of the user, with this one. `fresh`: a password that was never used."""
+    """`claimants`: all resources of the user or its principal, with this one. `fresh`: a password never used before."""
     if resource.meta.deleting:
         return _without(resource, seen, (), None)
     refused = forbidden(resource, policy)
@@ -365,6 +374,9 @@ def _login(resource: UserResource, seen: UserSeen, now_ms: int, fresh: str) -> _
         return _not_in_force(
             left, "ForeignSecret", f"the Secret {resource.secret} exists and belongs to somebody else; name another "
             "one in spec.secretName, or delete it")
+    if seen.ca is None:  # a Secret without it would make its clients refuse the cluster
+        return _not_in_force(
+            left, "NoAuthority", "the authority of the listeners cannot be read, so the Secret stays as it is")
     if resource.login == SCRAM:
         login = _scram(resource, seen, now_ms, fresh)
     elif resource.login == TLS:
@@ -395,18 +407,20 @@ def _scram(resource: UserResource, seen: UserSeen, now_ms: int, fresh: str) -> _
     kept = None if seen.secret is None else seen.secret.password()
     if kept is None or kept.rotate != resource.rotate or kept.mechanism not in offered:
         return _new_password(resource, seen, now_ms, fresh, kept, offered, held)
+    # Written by a clock that was ahead: the former password's end counts from now, once.
+    kept = kept._replace(since_ms=min(kept.since_ms, now_ms))
     actions: list[Action] = []
     current = seen.passwords.get((resource.name, kept.mechanism))
     if current is None or not current.fits:
         actions.append(SetPassword(resource.name, kept.mechanism, kept.text))
-    contents = with_password(resource, seen.listeners, seen.ca, kept)
+    contents = with_password(resource, seen.listeners, seen.ca or "", kept)
     assert seen.secret is not None
     if not contents.are_in(seen.secret):
         actions.append(WriteSecret(contents, seen.secret))
     status: dict[str, Any] = {
         "mechanism": kept.mechanism.sasl_name, "passwordSince": from_millis(kept.since_ms),
         "rotated": kept.rotate or None}
-    ends_ms = min(kept.since_ms, now_ms) + resource.overlap_s * 1000
+    ends_ms = kept.since_ms + resource.overlap_s * 1000
     former = held - {kept.mechanism}
     again = None
     if former and now_ms >= ends_ms and not actions:
@@ -426,7 +440,7 @@ def _new_password(
     published = kept.mechanism if kept is not None else next(iter(held)) if len(held) == 1 else None
     mechanism = next((each for each in offered if each is not published), offered[0])
     made = Password(mechanism, fresh, resource.rotate, now_ms)
-    secret = WriteSecret(with_password(resource, seen.listeners, seen.ca, made), seen.secret)
+    secret = WriteSecret(with_password(resource, seen.listeners, seen.ca or "", made), seen.secret)
     password = SetPassword(resource.name, mechanism, fresh)
     if kept is None and not held:
         note = Note("Normal", "PasswordMade", f"user {resource.name} has a password, in the Secret {resource.secret}")
@@ -441,6 +455,8 @@ def _new_password(
 def _tls(resource: UserResource, seen: UserSeen, now_ms: int) -> _Login:
     if seen.authority is None:
         return _not_in_force((), "NoAuthority", "the operator has no authority that signs certificates of clients")
+    if seen.authority.until_ms <= now_ms:
+        return _not_in_force((), "NoAuthority", "the operator's authority for certificates of clients has expired")
     if not seen.listeners.tls_bootstrap:
         return _not_in_force((), "NoListener", "no listener that the operator knows takes this way to log in")
     if len(resource.name) > _LONGEST_COMMON_NAME:
@@ -454,7 +470,7 @@ def _tls(resource: UserResource, seen: UserSeen, now_ms: int) -> _Login:
         note = Note("Normal", "CertificateIssued", f"user {resource.name} has a certificate, in the Secret "
                     f"{resource.secret}")
         return _Login(actions, _in_force(actions, ""), notes=(note,))
-    contents = with_certificate(seen.listeners, seen.ca, kept)
+    contents = with_certificate(seen.listeners, seen.ca or "", kept)
     assert seen.secret is not None
     actions = () if contents.are_in(seen.secret) else (WriteSecret(contents, seen.secret),)
     return _Login(
@@ -465,7 +481,9 @@ def _tls(resource: UserResource, seen: UserSeen, now_ms: int) -> _Login:
 def _outworn(kept: Certificate, resource: UserResource, authority: AuthoritySeen, now_ms: int) -> bool:
     return (
         kept.name != resource.name or kept.rotate != resource.rotate or kept.authority != authority.digest
-        or now_ms >= _renewed_at(kept))
+        or kept.not_before_ms > now_ms + _SKEW_MS
+        # One that ends with its authority would only be replaced by another such one.
+        or (now_ms >= _renewed_at(kept) and kept.not_after_ms < authority.until_ms))
 
 
 def _renewed_at(kept: Certificate) -> int:
@@ -475,7 +493,7 @@ def _renewed_at(kept: Certificate) -> int:
 def _workload(resource: UserResource, seen: UserSeen) -> _Login:
     if not seen.listeners.bootstrap or "OAUTHBEARER" not in seen.listeners.mechanisms:
         return _not_in_force((), "NoListener", "no listener that the operator knows takes this way to log in")
-    contents = with_token(seen.listeners, seen.ca)
+    contents = with_token(seen.listeners, seen.ca or "")
     actions: tuple[Action, ...] = ()
     if seen.secret is None or not contents.are_in(seen.secret):
         actions = (WriteSecret(contents, seen.secret),)

@@ -202,7 +202,7 @@ class UserReconciler:
             resource = self._all.get(ref)
             if resource is None:
                 return
-            claimants = self._claimants(resource.name)
+            claimants = self._claimants(resource)
             planned, seen = await self._plan(resource, claimants)
             if resource != self._all.get(ref):
                 continue
@@ -300,9 +300,12 @@ class UserReconciler:
 
     # --- resources
 
-    def _claimants(self, name: str) -> list[UserResource]:
-        found = (self._all[ref] for ref in self._by_name.get(name, ()))
-        return sorted((each for each in found if each.name == name), key=lambda each: each.meta.age)
+    def _claimants(self, resource: UserResource) -> list[UserResource]:
+        """All of the same user, or of the same principal: rules for certificates may give it to several names."""
+        refs = {ref for name in _names(resource) for ref in self._by_name.get(name, ())}
+        found = (self._all[ref] for ref in refs)
+        return sorted((each for each in found if not _names(each).isdisjoint(_names(resource))),
+                      key=lambda each: each.meta.age)
 
     async def _refresh(self, ref: Ref) -> None:
         body = await self._api.get(ref)
@@ -348,10 +351,10 @@ def _folder(path: str) -> Path | None:
     return Path(path) if path else None
 
 
-def _read(path: str) -> str:
-    """Empty where there is no file, or not yet."""
+def _read(path: str) -> str | None:
+    """Empty: no file is asked for. None: it is not there, or not yet, or is empty."""
     try:
-        return Path(path).read_text(encoding="utf-8") if path else ""
-    except OSError as error:
+        return (Path(path).read_text(encoding="utf-8") or None) if path else ""
+    except (OSError, ValueError) as error:
         log.warning("the authority of the listeners cannot be read", file=path, error=error)
-        return ""
+        return None

@@ -10,6 +10,8 @@ OWNERS = unit("controller/test_owners.py")
 POLICY = unit("operator/test_namespace_policy.py")
 OUTSIDE = unit("operator/test_outside_policy.py")
 PLAN = unit("operator/test_plan_user.py")
+APPLY = unit("operator/test_apply_user.py")
+SPEC = unit("operator/test_certificates_spec.py")
 MODEL = unit("operator/test_plan_user_model.py")
 OPERATOR = "../../operator/hapax_operator/"
 
@@ -127,5 +129,47 @@ MUTANTS = (
         "        return found if strong and self.credential == _password_told(found) else None\n",
         "        return found\n",
         (PLAN,),
+    ),
+    Mutant(
+        "a certificate's principal may be another namespace's", "docs/kubernetes.md", OPERATOR + "plan_user.py",
+        "    if resource.quota_user not in (resource.name, f\"CN={resource.name}\") and not policy.owns_user(\n",
+        "    if False and not policy.owns_user(\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "two Users of one principal by its certificates both count", "docs/kubernetes.md", OPERATOR + "users.py",
+        "        refs = {ref for name in _names(resource) for ref in self._by_name.get(name, ())}\n",
+        "        refs = set(self._by_name.get(resource.name, ()))\n",
+        (APPLY,),
+    ),
+    Mutant(
+        "a Secret loses the authority that its clients trust", "docs/kubernetes.md", OPERATOR + "plan_user.py",
+        "    if seen.ca is None:",
+        "    if False:",
+        (PLAN,),
+    ),
+    Mutant(
+        "a clock that was ahead keeps a former password", "docs/kubernetes.md", OPERATOR + "plan_user.py",
+        "    kept = kept._replace(since_ms=min(kept.since_ms, now_ms))\n",
+        "",
+        (PLAN,),
+    ),
+    Mutant(
+        "the operator's authority signs servers too", "docs/kubernetes.md", "local/authority.py",
+        "            .add_extension(x509.ExtendedKeyUsage(_USES[use]), critical=False)\n",
+        "            .add_extension(x509.ExtendedKeyUsage(_USES[\"both\" if signs else use]), critical=False)\n",
+        (APPLY,),
+    ),
+    Mutant(
+        "the operator's authority makes authorities", "docs/kubernetes.md", "local/authority.py",
+        "path_length=0 if signs else None",
+        "path_length=None",
+        (APPLY,),
+    ),
+    Mutant(
+        "an authority ends before the next one signs", "docs/kubernetes.md", OPERATOR + "certificates_spec.py",
+        "        if 3 * int(found[\"overlapSeconds\"][authority]) >= int(",
+        "        if False and 0 >= int(",
+        (SPEC,),
     ),
 )

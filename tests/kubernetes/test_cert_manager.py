@@ -78,7 +78,10 @@ def test_what_it_is_asked_for(render: Render) -> None:
     assert all(each["privateKey"]["rotationPolicy"] == "Always" for each in found.values())
     assert all(each["privateKey"]["algorithm"] == "ECDSA" for each in found.values())
     assert {name for name, each in found.items() if each.get("isCA")} == {
-        "demo-hapax-clients-ca", "demo-hapax-services-ca"}
+        "demo-hapax-clients-ca", "demo-hapax-services-ca", "demo-hapax-users-authority-ca"}
+    users = found["demo-hapax-users-authority-ca"]
+    assert set(users["usages"]) == {"cert sign", "crl sign", "client auth"}, "it may sign no server's certificate"
+    assert users["duration"] == found["demo-hapax-clients-ca"]["duration"] == f"{24 * 1825}h"
     assert all(each["secretName"] == name for name, each in found.items())
     given = certificates(render(*BY, 'tls.issuerRefs.clients={"name":"public","kind":"ClusterIssuer"}'))
     assert given["demo-hapax-admin-user"]["issuerRef"] == {"name": "public", "kind": "ClusterIssuer"}
@@ -91,7 +94,7 @@ class Issuing:
     def __init__(self, api: KubeApi, namespace: str, wanted: dict[str, dict[str, Any]]) -> None:
         self._path = f"/api/v1/namespaces/{namespace}/secrets"
         self._api = api
-        self._wanted = {name: each for name, each in wanted.items() if not each.get("isCA")}
+        self._wanted = {name: each for name, each in wanted.items() if not each["issuerRef"]["name"].endswith("-root")}
         self.authorities: dict[str, Authority] = {}
 
     def issue(self, generation: int) -> None:
@@ -103,7 +106,7 @@ class Issuing:
                 f"CN={each['commonName']}",
                 [*each.get("dnsNames", ()), *each.get("ipAddresses", ()), *each.get("uris", ())],
                 use="both" if both else "server" if "server auth" in each["usages"] else "client",
-                valid=timedelta(days=30))
+                valid=timedelta(days=30), signs=each.get("isCA", False))
             files = {"tls.crt": issued.certificate, "tls.key": issued.key, "ca.crt": authority.certificate}
             data = {key: base64.b64encode(value).decode() for key, value in files.items()}
             if self._api.exists(f"{self._path}/{name}"):

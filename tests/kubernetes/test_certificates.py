@@ -22,6 +22,7 @@ from hapax_kube.api import KubeApi
 from hapax_kube.by_hand import ByHand
 from hapax_kube.certificates import KINDS, NAME, VALUES, Keeper
 from hapax_kube.operator import Namespace
+from hapax_kube.users import profile, write
 from integration.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(420)
@@ -111,7 +112,7 @@ def test_etcd_comes_first_and_pods_wait_for_their_secrets(release: ByHand, keepe
     assert release.start("StatefulSet", "etcd", f"{NAME}-etcd-0") is not None
     wait_until(keeper.ready.exists, f"end of the start: {keeper.log}", 90)
     names = {"issuers", "etcd-tls", "admin", "operator-client", "rest-client", "broker-tls", "coordinator-tls",
-             "pid-tls", "operator-tls", "admin-tls", "trust"}
+             "pid-tls", "operator-tls", "admin-tls", "trust", "users-authority"}
     for name in names:
         data = release.secret(f"{NAME}-{name}")
         assert data is not None, name
@@ -164,6 +165,25 @@ def test_who_has_no_key_gets_in_nowhere_and_the_admin_does_everything(cluster: B
     wait_until(lambda: namespace.ready("loader", "transactionalproducers"), "producer of a resource", 90)
     namespace.producer("leased", lease={"name": "files", "partitions": ["orders-0"], "expireSeconds": 3600})
     wait_until(lambda: namespace.ready("leased", "transactionalproducers"), "lease of a resource", 90)
+    users_log_in(cluster, namespace)
+
+
+def users_log_in(cluster: ByHand, namespace: Namespace) -> None:
+    """Users need no value of the chart: neither for passwords nor for certificates."""
+    writes = [{"type": "Topic", "name": "orders", "operations": ["Write"]}]
+    for login, protocol in (("Scram", "SASL_SSL"), ("Tls", "SSL")):
+        name = login.lower()
+        namespace.user(name, login, acls=writes)
+        wait_until(lambda name=name: namespace.ready(name, "users"),  # type: ignore[misc]
+                   f"{login}: {namespace.get('users', name).get('status')}", 90)
+        found = profile(namespace, name)
+        assert found["security.protocol"] == protocol
+        assert (write(found, "orders"), write(found, "others")) == ("", "TOPIC_AUTHORIZATION_FAILED")
+    # On the listener of certificates, neither none nor one of the cluster's own processes opens.
+    data, broker = cluster.secret(f"{NAME}-broker-tls") or {}, cluster.pods[f"{NAME}-broker-0"]
+    (broker.folder / "own.pem").write_bytes(data["0.crt"] + data["0.key"])
+    for certificate in (None, broker.folder / "own.pem"):
+        assert closed(cluster.port(broker.name, 9098), broker.path("etc/hapax/tls/clients-ca.crt"), certificate)
 
 
 def refused_everywhere(cluster: ByHand, settings: dict[str, object]) -> None:
@@ -230,6 +250,10 @@ def test_each_authority_is_replaced_while_clients_work(cluster: ByHand) -> None:
     settings = settings_of(cluster)
     with Admin(settings) as admin:
         admin.create_topics([NewTopic("orders", 1)])
+    namespace = Namespace(cluster.api, cluster.namespace)
+    namespace.user("certified", "Tls", acls=[{"type": "Topic", "name": "orders", "operations": ["Describe"]}])
+    wait_until(lambda: namespace.ready("certified", "users"), "User", 90)
+    former = profile(namespace, "certified")
     work = Work(settings)
     pods = Kubelet(cluster)
     work.start()
@@ -244,6 +268,10 @@ def test_each_authority_is_replaced_while_clients_work(cluster: ByHand) -> None:
                 f"end of the old issuer: {each}", 180, every_s=0.5)
         done = work.committed
         wait_until(lambda: work.committed > done + 20, "transactions after it", 60)
+        wait_until(lambda: profile(namespace, "certified")["ssl.keystore.key"] != former["ssl.keystore.key"],
+                   "a certificate of the new authority for the User", 60, every_s=0.5)
+        with Admin(profile(namespace, "certified")) as admin:
+            assert [each.name for each in admin.list_topics()] == ["orders"]
     finally:
         pods.close()
         work.close()

@@ -144,7 +144,8 @@ def test_the_operator_is_told_where_clients_log_in(render: Render) -> None:
                      'users.caSecret="ca"', 'users.authoritySecret="clients"')
     file = json.loads(of(objects, "ConfigMap", "demo-hapax-operator-access")["data"]["access.json"])
     assert read_file(file).listeners == Listeners(
-        "log.example:9093", "SASL_SSL", ("SCRAM-SHA-256",), "", "/etc/hapax-ca/ca.crt", "/etc/hapax-clients-ca")
+        "log.example:9093", "SASL_SSL", ("SCRAM-SHA-256",), "demo-hapax.prod.svc.cluster.local:9098",
+        "/etc/hapax-ca/ca.crt", "/etc/hapax-clients-ca")
     pod = of(objects, "Deployment", "demo-hapax-operator")["spec"]["template"]["spec"]
     mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
     volumes = {each["name"]: each for each in pod["volumes"]}
@@ -152,7 +153,7 @@ def test_the_operator_is_told_where_clients_log_in(render: Render) -> None:
     assert (mounts["ca"], mounts["clients-ca"]) == ("/etc/hapax-ca", "/etc/hapax-clients-ca")
     assert volumes["clients-ca"]["secret"]["secretName"] == "clients"
     none = json.loads(of(render(*OPEN), "ConfigMap", "demo-hapax-operator-access")["data"]["access.json"])
-    assert read_file(none).listeners == Listeners()
+    assert read_file(none).listeners == Listeners(mechanisms=("SCRAM-SHA-512", "SCRAM-SHA-256"))
     closed = json.loads(of(render(), "ConfigMap", "demo-hapax-operator-access")["data"]["access.json"])
     found = read_file(closed).listeners
     assert found.bootstrap == "demo-hapax.prod.svc.cluster.local:9092"
@@ -232,8 +233,9 @@ def test_clients_inside_and_outside_are_told_addresses_of_their_own(
         told = settings.advertised_kafka(settings.kafka_addresses)
         assert str(told["INTERNAL"]) == f"{name}.demo-hapax-{role}.prod.svc.cluster.local:9093"
         assert str(told["CLIENTS"]) == f"{name}.demo-hapax-{role}.prod.svc.cluster.local:{inside}"
+        assert str(told["CERTIFICATES"]) == f"{name}.demo-hapax-{role}.prod.svc.cluster.local:9098"
         if outside is None:
-            assert list(told) == ["INTERNAL", "CLIENTS"] and f"{name}-external" not in services
+            assert list(told) == ["INTERNAL", "CLIENTS", "CERTIFICATES"] and f"{name}-external" not in services
             continue
         service = services[f"{name}-external"]
         assert service["selector"]["apps.kubernetes.io/pod-index"] == str(node_id)

@@ -17,7 +17,9 @@ from hapax.runtime.settings import load
 from hapax_kube.api import KubeApi
 from hapax_kube.binaries import ROOT
 from hapax_kube.operator import Namespace
-from hapax_operator.certificates_spec import Spec, parse_spec
+from hapax_operator.access_file import read_file
+from hapax_operator.certificates_spec import BadSpec, Spec, parse_spec
+from hapax_operator.plan_certificates import CLIENTS
 
 CHART = ROOT / "charts" / "hapax"
 Objects = list[dict[str, Any]]
@@ -62,7 +64,9 @@ def test_settings_of_every_process_want_tls_logins_and_permissions(render: Rende
     assert settings.authorizer_class_name == "acl"
     assert settings.super_users.split(";") == ["User:admin", "User:operator", "User:rest"]
     if component in ("broker", "coordinator"):
-        assert settings.security_protocols == {"INTERNAL": "SSL", "CLIENTS": "SASL_SSL", "EXTERNAL": "SASL_SSL"}
+        assert settings.security_protocols == {
+            "INTERNAL": "SSL", "CLIENTS": "SASL_SSL", "CERTIFICATES": "SSL", "EXTERNAL": "SASL_SSL"}
+        assert settings.of_listener("CERTIFICATES").ssl_client_auth == "required"
         assert [settings.of_listener(each).ssl_client_auth for each in ("CLIENTS", "EXTERNAL")] == ["none", "none"]
     if component == "admin":
         assert settings.admin_security_protocol == "SSL" and settings.ssl_client_auth == "none"
@@ -144,6 +148,49 @@ def test_the_operator_reads_no_secret_of_the_release_where_users_live_elsewhere(
                and "-operator" in each["metadata"]["name"]
                for rule in each["rules"] if "secrets" in rule["resources"]}
     assert readers == {"shop"}
+
+
+def test_users_log_in_with_passwords_and_certificates_without_any_value(render: Render, helm: Helm) -> None:
+    objects = render()
+    (told,) = (each for each in objects if each["kind"] == "ConfigMap" and "access.json" in each["data"])
+    listeners = read_file(json.loads(told["data"]["access.json"])).listeners
+    service = "demo-hapax.prod.svc.cluster.local"
+    assert (listeners.bootstrap, listeners.tls_bootstrap) == (f"{service}:9092", f"{service}:9098")
+    (holder,) = (each for each in spec_of(objects).holders({}) if each.name == "demo-hapax-users-authority")
+    (leaf,) = holder.leaves
+    assert leaf.signs and leaf.use == "client" and leaf.authority == CLIENTS
+    operator = pods(objects)["demo-hapax-operator"]
+    mounts = {each["name"]: each["mountPath"] for each in operator["containers"][0]["volumeMounts"]}
+    (volume,) = (each for each in operator["volumes"] if each.get("secret", {}).get("secretName") == holder.name)
+    assert mounts[volume["name"]] == listeners.authority_folder
+    for name, pod in pods(objects).items():
+        if name != "demo-hapax-operator":
+            assert holder.name not in json.dumps(pod), "the operator alone signs"
+    brokers = settings_of(pods(objects)["demo-hapax-broker"], "0")
+    assert set(listeners.mechanisms) <= set(brokers.sasl_enabled_mechanisms.split(",")), "no listener takes it"
+    # An issuer that is not the chart's may not sign an authority: the operator must not wait for one for ever.
+    foreign = render('tls.issuer="cert-manager"', 'tls.issuerRefs.clients={"name":"corporate","kind":"ClusterIssuer"}')
+    assert "users-authority" not in json.dumps(foreign)
+    theirs = render('users.authoritySecret="theirs"')
+    assert "users-authority" not in json.dumps(theirs) and '"secretName": "theirs"' in json.dumps(theirs)
+
+
+def test_audit_is_on_and_the_values_may_change_it(render: Render) -> None:
+    def destinations(*values: str) -> set[str]:
+        objects = render(*ALL, *values)
+        return {settings_of(pods(objects)[f"demo-hapax-{component}"], number).audit_log_destination
+                for component, number in LEAVES.items()}
+
+    assert destinations() == {"stdout"}
+    assert destinations('settings={"audit.log.destination": "none"}') == {"none"}
+    assert destinations('broker.settings={"audit.log.destination": "none"}') == {"stdout", "none"}
+    assert destinations("security.enabled=false") == {"none"}
+
+
+def test_an_authority_outlives_the_overlap_with_the_next_one(render: Render) -> None:
+    with pytest.raises(BadSpec, match="authorityDays must be more than three times the overlap"):
+        spec_of(render("tls.authorityDays=90"))
+    assert spec_of(render("tls.authorityDays=91")).authority_s == 91 * 86_400
 
 
 def test_etcd_takes_members_and_users_by_their_certificates_alone(render: Render) -> None:

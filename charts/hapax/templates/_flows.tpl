@@ -20,6 +20,7 @@ not here is denied.
       (dict "port" 8080 "to" (ternary (append $nodes "admin") $nodes $v.admin.enabled) "from" list "peers" $v.networkPolicy.metrics "open" (not $secure)) -}}
 {{- if $secure -}}
 {{- $flows = append $flows (dict "port" 9093 "to" $kafka "from" $nodes "peers" list) -}}
+{{- $flows = append $flows (dict "port" 9098 "to" $kafka "from" list "peers" $v.networkPolicy.clients "open" true) -}}
 {{- end -}}
 {{- if $v.external.enabled -}}
 {{- $flows = append $flows (dict "port" 9095 "to" $kafka "from" list "peers" $v.networkPolicy.external "open" true) -}}

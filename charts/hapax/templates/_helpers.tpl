@@ -53,6 +53,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ include "hapax.fullname" . }}.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:9092
 {{- end -}}
 
+{{/* For clients with certificates. */}}
+{{- define "hapax.certifiedBootstrap" -}}
+{{ include "hapax.fullname" . }}.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:9098
+{{- end -}}
+
 {{/* The address that a pod advertises to clients outside: that of its own external service. */}}
 {{- define "hapax.outside" -}}
 {{- $external := .Values.external -}}
@@ -215,8 +220,8 @@ spec:
             - {name: HAPAX_PUBLIC_RPC_ADVERTISED, value: "{{ $host }}:9096"}
             - {name: HAPAX_FRAMES_ADVERTISED, value: "{{ $host }}:9097"}
             {{- $here := printf "$(POD_NAME).%s.%s.svc.%s" $name $root.Release.Namespace $root.Values.clusterDomain }}
-            {{- $listen := ternary "INTERNAL://0.0.0.0:9093,CLIENTS://0.0.0.0:9092" "PLAINTEXT://0.0.0.0:9092" $secure }}
-            {{- $told := ternary (printf "INTERNAL://%s:9093,CLIENTS://%s:9092" $here $here) (printf "PLAINTEXT://%s:9092" $here) $secure }}
+            {{- $listen := ternary "INTERNAL://0.0.0.0:9093,CLIENTS://0.0.0.0:9092,CERTIFICATES://0.0.0.0:9098" "PLAINTEXT://0.0.0.0:9092" $secure }}
+            {{- $told := ternary (printf "INTERNAL://%s:9093,CLIENTS://%s:9092,CERTIFICATES://%s:9098" $here $here $here) (printf "PLAINTEXT://%s:9092" $here) $secure }}
             {{- if $root.Values.external.enabled }}
             - {name: HOST_IP, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
             {{- $listen = printf "%s,EXTERNAL://0.0.0.0:9095" $listen }}
@@ -253,7 +258,7 @@ spec:
             {{- include "hapax.secureSettings" (dict "root" $root "leaf" (ternary "$(HAPAX_NODE_ID)" "own" .kafka) "kafka" .kafka) | nindent 12 }}
             {{- include "hapax.noOverride" (dict "given" .values.settings) }}
             {{- end }}
-            {{- range $setting, $value := merge (deepCopy .values.settings) $root.Values.settings }}
+            {{- range $setting, $value := merge (deepCopy .values.settings) $root.Values.settings (include "hapax.defaultSettings" $root | fromJson) }}
             - {name: HAPAX_{{ $setting | upper | replace "." "_" }}, value: {{ $value | toString | quote }}}
             {{- end }}
           ports:
@@ -261,6 +266,7 @@ spec:
             - {name: kafka, containerPort: 9092}
             {{- if $secure }}
             - {name: nodes, containerPort: 9093}
+            - {name: certificates, containerPort: 9098}
             {{- end }}
             {{- if $root.Values.external.enabled }}
             - {name: external, containerPort: 9095}
@@ -293,7 +299,7 @@ spec:
             {{- if $root.Values.users.caSecret }}
             - {name: ca, mountPath: /etc/hapax-ca, readOnly: true}
             {{- end }}
-            {{- if $root.Values.users.authoritySecret }}
+            {{- if or $root.Values.users.authoritySecret (include "hapax.usersAuthority" $root) }}
             - {name: clients-ca, mountPath: /etc/hapax-clients-ca, readOnly: true}
             {{- end }}
             {{- end }}
@@ -308,7 +314,10 @@ spec:
         - {name: ca, secret: {secretName: {{ . }}, items: [{key: ca.crt, path: ca.crt}], optional: true}}
         {{- end }}
         {{- with $root.Values.users.authoritySecret }}
-        - {name: clients-ca, secret: {secretName: {{ . }}, items: [{key: ca.crt, path: ca.crt}, {key: ca.key, path: ca.key}], optional: true}}
+        - {name: clients-ca, secret: {secretName: {{ . }}, items: [{key: ca.crt, path: ca.crt}, {key: ca.key, path: ca.key}], optional: true, defaultMode: 0440}}
+        {{- end }}
+        {{- with include "hapax.usersAuthority" $root }}
+        - {name: clients-ca, secret: {secretName: {{ . }}, defaultMode: 0440}}
         {{- end }}
         {{- end }}
         {{- if $secure }}

@@ -20,6 +20,22 @@ true
 {{- end -}}
 {{- end -}}
 
+{{/*
+The Secret with the authority that signs certificates of Users, which the keeper makes; "": there is another one, or none.
+An issuer that is not the chart's may refuse to sign an authority, and the operator must not wait for it.
+*/}}
+{{- define "hapax.usersAuthority" -}}
+{{- $foreign := and (eq (include "hapax.certManager" .) "true") .Values.tls.issuerRefs.clients -}}
+{{- if and .Values.security.enabled (not .Values.users.authoritySecret) (not $foreign) -}}
+{{ include "hapax.fullname" . }}-users-authority
+{{- end -}}
+{{- end -}}
+
+{{/* Settings that the chart gives to every process, unless the values say otherwise: a dict. */}}
+{{- define "hapax.defaultSettings" -}}
+{{ ternary (dict "audit.log.destination" "stdout") dict .Values.security.enabled | toJson }}
+{{- end -}}
+
 {{/* Settings of one process. `leaf`: the name of its certificate. */}}
 {{- define "hapax.secureSettings" -}}
 - {name: HAPAX_SECURITY_INTER_BROKER_PROTOCOL, value: SSL}
@@ -32,10 +48,10 @@ true
 - {name: HAPAX_SSL_KEY_LOCATION, value: "/etc/hapax/tls/{{ .leaf }}-public.key"}
 - {name: HAPAX_SSL_TRUSTSTORE_LOCATION, value: /etc/hapax/tls/clients-ca.crt}
 - {name: HAPAX_SSL_PRINCIPAL_MAPPING_RULES, value: "RULE:^CN=([^,]+)(,.*)?$/$1/,DEFAULT"}
-# Public gRPC calls have no login: a certificate tells who calls.
+# Where there is no login (public gRPC calls, the listener CERTIFICATES), a certificate tells who calls.
 - {name: HAPAX_SSL_CLIENT_AUTH, value: {{ default "required" .clientAuth }}}
 {{- if .kafka }}
-- {name: HAPAX_LISTENER_SECURITY_PROTOCOL_MAP, value: "INTERNAL:SSL,CLIENTS:SASL_SSL{{ if .root.Values.external.enabled }},EXTERNAL:SASL_SSL{{ end }}"}
+- {name: HAPAX_LISTENER_SECURITY_PROTOCOL_MAP, value: "INTERNAL:SSL,CLIENTS:SASL_SSL,CERTIFICATES:SSL{{ if .root.Values.external.enabled }},EXTERNAL:SASL_SSL{{ end }}"}
 - {name: HAPAX_LISTENER_NAME_CLIENTS_SSL_CLIENT_AUTH, value: none}
 {{- if .root.Values.external.enabled }}
 - {name: HAPAX_LISTENER_NAME_EXTERNAL_SSL_CLIENT_AUTH, value: none}
@@ -142,6 +158,10 @@ and id; a role's Secret has those of all its nodes, since a volume's name cannot
       (dict "name" "own-public" "authority" "clients" "subject" (printf "CN=%s" $service) "use" "server" "names" $public))) -}}
 {{- end -}}
 {{- $secrets = append $secrets (dict "name" (printf "%s-trust" $name) "leaves" list) -}}
+{{- if include "hapax.usersAuthority" . -}}
+{{- $secrets = append $secrets (dict "name" (include "hapax.usersAuthority" .) "leaves" (list
+      (dict "name" "ca" "authority" "clients" "subject" (printf "CN=%s-users" $name) "use" "client" "names" list "signs" true))) -}}
+{{- end -}}
 {{- $etcd := dict "endpoints" (include "hapax.etcd" . | replace "https://" "" | splitList ",") -}}
 {{- if .Values.etcd.enabled -}}
 {{- $_ := set $etcd "workload" (printf "%s-etcd" $name) -}}

@@ -85,15 +85,17 @@ class Authority:
         valid: timedelta = timedelta(days=90),
         since: datetime | None = None,
         key: ec.EllipticCurvePrivateKey | None = None,
+        signs: bool = False,
     ) -> Issued:
         """`subject`: RFC 4514, such as `CN=alice,O=shop`. `hosts`: names and IP addresses that it may serve under,
-        and URIs that it bears."""
+        and URIs that it bears. `signs`: it is an authority of its own, whose certificates have this `use` alone and
+        can sign nothing more."""
         key = key or ec.generate_private_key(ec.SECP256R1())
         builder = (
             _builder(x509.Name.from_rfc4514_string(subject), self._certificate.subject, key.public_key(),
                      since or datetime.now(UTC), valid)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.BasicConstraints(ca=signs, path_length=0 if signs else None), critical=True)
+            .add_extension(_key_usage(signs_certificates=signs), critical=True)
             .add_extension(x509.ExtendedKeyUsage(_USES[use]), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)

@@ -135,6 +135,8 @@ class World:
         able = [known for known in self.seen.issuers[each.authority] if known.signs and known.trusted_at is not None
                 and known.trusted_at + OVERLAP[each.authority] <= self.now]
         assert able, f"{each} is issued by what is not trusted yet"
+        if not able[-1].since <= self.now < able[-1].until:  # there is no trust in it that could be kept
+            able = [known for known in self.seen.issuers[each.authority] if known.signs]
         return LeafSeen(able[-1].id, each.subject, each.names, each.use, self.now, self.now + LEAF_S,
                         next(self.serials))
 
@@ -214,6 +216,17 @@ def test_a_leaf_is_renewed_with_a_third_of_its_time_left(world: World) -> None:
     world.later(1)
     (admin, *_) = [each for each in world.step().writes if each.holder == ADMIN]
     assert admin.issue == ("user",)
+
+
+def test_what_a_clock_that_was_ahead_has_made_is_made_again(world: World) -> None:
+    """No process takes a certificate, or what an authority has signed, before its time."""
+    world.later(-2 * DAY)
+    made = len(world.made)
+    world.settle()
+    assert len(world.made) == made + 2, "one new issuer for each authority, and no more"
+    for holder in world.seen.holders.values():
+        for each in holder.leaves.values():
+            assert each.since <= world.now and each.issuer in world.made[made:]
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -408,12 +408,14 @@ def test_a_paused_user_is_shown_and_not_changed() -> None:
 # --- other ways to log in ---------------------------------------------------------------------------------------------
 
 DAY = 86_400_000
-AUTHORITY = AuthoritySeen("digest")
+AUTHORITY = AuthoritySeen("digest", NOW + 900 * DAY)
 
 
-def certified(rotate: str = "", authority: str = "digest", name: str = "shop.app") -> SecretSeen:
+def certified(
+    rotate: str = "", authority: str = "digest", name: str = "shop.app", since_ms: int = NOW
+) -> SecretSeen:
     return secret(with_certificate(LISTENERS, CA, Certificate(
-        "chain", "key", name, rotate, NOW, NOW + 90 * DAY, authority)))
+        "chain", "key", name, rotate, since_ms, since_ms + 90 * DAY, authority)))
 
 
 def test_without_an_authority_a_certificate_is_not_in_force() -> None:
@@ -425,13 +427,59 @@ def test_without_an_authority_a_certificate_is_not_in_force() -> None:
 @pytest.mark.parametrize(("has", "days", "issued"), [
     (None, 0, True), (certified(), 0, False), (certified(), 59, False), (certified(), 60, True),
     (certified(rotate="1"), 0, True), (certified(authority="former"), 0, True), (certified(name="pay.app"), 0, True),
-    (kept(), 0, True)])
+    (certified(since_ms=NOW + DAY), 0, True), (kept(), 0, True)])
 def test_when_a_certificate_is_issued(has: SecretSeen | None, days: int, issued: bool) -> None:
     planned = alone(user(login={"type": "Tls"}), seen(secret=has, authority=AUTHORITY), NOW + days * DAY)
     assert planned.actions == ((Issue("shop.app", 90, "", has),) if issued else ())
     if not issued:
         assert planned.again_at_ms == NOW + 60 * DAY
         assert told(planned)["Ready"][0] == "True"
+
+
+def test_an_authority_that_ends_signs_nothing_beyond_its_end() -> None:
+    resource, ends = user(login={"type": "Tls"}), AuthoritySeen("digest", NOW + 90 * DAY)
+    late = alone(resource, seen(secret=certified(), authority=ends), NOW + 89 * DAY)
+    assert late.actions == () and told(late)["Ready"][0] == "True", "another one would end at the same moment"
+    over = alone(resource, seen(secret=certified(), authority=ends), NOW + 90 * DAY)
+    assert over.actions == () and told(over)["CredentialInForce"] == ("False", "NoAuthority")
+
+
+@pytest.mark.parametrize("login", ["Scram", "Tls", "WorkloadIdentity"])
+def test_a_secret_keeps_its_authority_while_the_file_of_it_cannot_be_read(login: str) -> None:
+    """Else clients would refuse the cluster until the next look."""
+    resource = user(login={"type": login})
+    for has in (None, kept() if login == "Scram" else certified()):
+        planned = alone(resource, seen(secret=has, authority=AUTHORITY, ca=None, passwords={
+            ("shop.app", SHA_512): PasswordSeen(OWNER, fits=True)} if login == "Scram" else {}))
+        assert planned.actions == () and told(planned)["CredentialInForce"] == ("False", "NoAuthority")
+
+
+def test_a_clock_that_was_ahead_does_not_keep_a_former_password_and_is_put_right_once() -> None:
+    ahead = kept(since_ms=NOW + 400 * DAY)
+    both = {("shop.app", SHA_512): PasswordSeen(OWNER, fits=True), ("shop.app", SHA_256): PasswordSeen(OWNER)}
+    (write,) = alone(user(), seen(secret=ahead, passwords=both)).actions
+    assert isinstance(write, WriteSecret) and write.contents.data["password"] == FORMER
+    right = secret(write.contents)
+    first, second = (alone(user(), seen(secret=right, passwords=both), NOW + later) for later in (0, 5_000))
+    assert first.actions == second.actions == () and first.status == second.status, "each look changes the status"
+    assert alone(user(), seen(secret=right, passwords=both), NOW + 600_000).actions == (
+        RemovePassword("shop.app", SHA_256),)
+
+
+def test_a_certificate_s_principal_is_the_namespace_s_too() -> None:
+    """Where the cluster's rules for certificates lead from a name to another."""
+    def certificate(name: str, rules: str) -> UserResource:
+        return read_user({
+            "metadata": {"namespace": "shop", "name": name, "uid": f"uid-{name}", "generation": 1,
+                         "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"authentication": {"type": "Tls"}, "acls": [ORDERS]}}, PrincipalRules(rules))
+
+    foreign = certificate("pay.app", r"RULE:^CN=shop\.(.*)$/$1/,DEFAULT")
+    assert foreign.principal == "User:pay.app"
+    planned = alone(foreign, seen(authority=AUTHORITY))
+    assert planned.actions == () and told(planned)["Ready"] == ("False", "OutsidePolicy")
+    for own in (certificate("app", "DEFAULT"), certificate("App", r"RULE:^CN=(.*)$/$1/L")):
+        assert told(alone(own, seen(authority=AUTHORITY)))["AclsInForce"][1] == "Changing", own.principal
 
 
 def test_a_name_that_no_certificate_can_have_is_told() -> None:
