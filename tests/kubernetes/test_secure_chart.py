@@ -20,6 +20,7 @@ from hapax_kube.operator import Namespace
 from hapax_operator.access_file import read_file
 from hapax_operator.certificates_spec import BadSpec, Spec, parse_spec
 from hapax_operator.plan_certificates import CLIENTS
+from integration.waiting import wait_until
 
 CHART = ROOT / "charts" / "hapax"
 Objects = list[dict[str, Any]]
@@ -148,6 +149,51 @@ def test_the_operator_reads_no_secret_of_the_release_where_users_live_elsewhere(
                and "-operator" in each["metadata"]["name"]
                for rule in each["rules"] if "secrets" in rule["resources"]}
     assert readers == {"shop"}
+
+
+def test_the_operator_changes_secrets_of_users_alone(
+    kube_api: KubeApi, namespace: Namespace, render: Render, tmp_path: Path
+) -> None:
+    """Its rights name no Secret, since it cannot know them beforehand."""
+    applied = tmp_path / "objects.yaml"
+    kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding",
+             "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    applied.write_text(yaml.safe_dump_all(
+        each for each in render(namespace=namespace.name) if each["kind"] in kinds))
+    done = kube_api.kubectl("apply", "-f", str(applied))
+    assert done.returncode == 0, done.stderr
+    account = kube_api.kubeconfig_of(namespace.name, "demo-hapax-operator")
+    owner = {"apiVersion": "hapax.dev/v1alpha1", "kind": "User", "name": "app", "uid": "u"}
+    secrets = f"/api/v1/namespaces/{namespace.name}/secrets"
+
+    def secret(name: str, kind: str = "Opaque", **metadata: Any) -> dict[str, Any]:
+        return {"apiVersion": "v1", "kind": "Secret", "type": kind, "metadata": {"name": name, **metadata}}
+
+    def asked(*words: str) -> str:
+        """What it is answered; empty: it may."""
+        return kube_api.kubectl(f"--kubeconfig={account}", "-n", namespace.name, *words, "--dry-run=server").stderr
+
+    def create(body: dict[str, Any]) -> str:
+        (tmp_path / "secret.json").write_text(json.dumps(body))
+        return asked("create", "-f", str(tmp_path / "secret.json"))
+
+    own = {"ownerReferences": [owner]}
+    token = {"annotations": {"kubernetes.io/service-account.name": "demo-hapax-certificates"}}
+    kube_api.create(secrets, secret("demo-hapax-issuers"))
+    kube_api.create(secrets, secret("app", **own))
+    try:
+        wait_until(lambda: "Secrets of Users alone" in create(secret("other")), "policy", 60, every_s=0.3)
+        assert create(secret("more", **own)) == ""
+        for forbidden in (
+            secret("token", "kubernetes.io/service-account-token", **own, **token),
+            secret("foreign", ownerReferences=[{**owner, "apiVersion": "apps/v1"}]),
+        ):
+            assert "Secrets of Users alone" in create(forbidden)
+        for verb, *more in (("patch", "--type=merge", "-p", '{"data":{"a":"Yg=="}}'), ("delete",)):
+            assert asked(verb, "secret", "app", *more) == ""
+            assert "Secrets of Users alone" in asked(verb, "secret", "demo-hapax-issuers", *more), verb
+    finally:
+        kube_api.kubectl("delete", "--wait=false", "-f", str(applied))
 
 
 def test_users_log_in_with_passwords_and_certificates_without_any_value(render: Render, helm: Helm) -> None:

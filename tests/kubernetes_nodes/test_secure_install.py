@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hapax_kube.binaries import ROOT
 from hapax_kube.tools import Release, Tools
 
 pytestmark = pytest.mark.timeout(600)
@@ -49,6 +50,27 @@ with Admin(read_properties(Path("/etc/hapax/client/mounted.properties"))) as adm
     admin.create_topics([NewTopic("opened", 1)])
     print(sorted(each.name for each in admin.list_topics() if not each.name.startswith("__")))
 """
+USERS = """
+apiVersion: hapax.dev/v1alpha1
+kind: User
+metadata: {name: %(name)s}
+spec:
+  authentication: {type: %(login)s}
+  acls: [{type: Topic, name: opened, operations: [Write]}]
+"""
+AS_USER = """
+import sys
+from pathlib import Path
+from hapax.client import HapaxError
+from hapax.client.blocking import Producer
+from hapax.client.properties import read_properties
+with Producer(read_properties(Path("/etc/hapax/client/client.properties"))) as producer:
+    print(producer.send("opened", b"x").result(60).offset)
+    try:
+        producer.send("others", b"x").result(60)
+    except HapaxError as error:
+        print("refused")
+"""
 WITHOUT = """
 from hapax.client import HapaxError
 from hapax.client.blocking import Admin
@@ -73,6 +95,10 @@ def closed(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     given |= {"settings": dict.fromkeys(factors, 1), "crds": {"install": False}, "fullnameOverride": "hapax"}
     values = tmp_path_factory.mktemp("closed") / "values.yaml"
     values.write_text(yaml.safe_dump(given))
+    crds = [str(each) for each in sorted((ROOT / "charts" / "hapax" / "files" / "crds").glob("*.yaml"))]
+    own = [] if "users.hapax.dev" in tools.kubectl("get", "crds", "-o", "name") else crds
+    if own:  # without the tests that install the other release
+        tools.kubectl("apply", "--server-side", *(word for each in own for word in ("-f", each)))
     tools.kubectl("create", "namespace", NAMESPACE)
     tools.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
     release = Release(tools, NAMESPACE, values)
@@ -81,6 +107,8 @@ def closed(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
         yield release
     finally:
         release.uninstall()
+        if own:
+            tools.kubectl("delete", *(word for each in own for word in ("-f", each)), timeout_s=180)
 
 
 def client_pod(release: Release, name: str, secret: str) -> None:
@@ -118,6 +146,15 @@ def test_it_is_closed_and_the_admin_s_secret_opens_it(closed: Release) -> None:
     client_pod(closed, "with", "hapax-admin")
     assert run(closed, "with", WITH_KEY).split() == ["['opened']"]
     assert run(closed, "without", WITHOUT).split() == ["refused"]
+    for offset, login in enumerate(("Scram", "Tls")):
+        name = login.lower()
+        closed.tools.kubectl("apply", "-n", NAMESPACE, "-f", "-", text=USERS % {"name": name, "login": login})
+        closed.tools.kubectl(
+            "wait", f"users.hapax.dev/{name}", "-n", NAMESPACE, "--for=condition=Ready", "--timeout=90s", timeout_s=120)
+        client_pod(closed, f"as-{name}", name)
+        assert run(closed, f"as-{name}", AS_USER).split() == [str(offset), "refused"]
+    audited = closed.tools.kubectl("logs", "-n", NAMESPACE, "hapax-broker-0", "-c", "broker")
+    assert any(line.startswith("{") and '"event":"refused"' in line for line in audited.splitlines()), "no audit"
     ports = {
         f"{pod['status']['podIP']}:{port['containerPort']}"
         for role in ("broker", "coordinator", "pid", "operator", "etcd") for pod in closed.pods(role)
