@@ -56,6 +56,8 @@ _SHOWN_BY: Final = {"nodes": "", "rpc": "", "frames": "", "http": "", "kafka": "
                     "public-rpc": "-public"}
 """The ports of a process, and what follows its name in the certificate's file."""
 _OF_NODES: Final = ("nodes", "frames", "kafka", "mtls")
+_ASK_WHO: Final = ("nodes", "rpc", "frames", "mtls")
+"""The ports where a certificate is the login; etcd's too."""
 _LOOK_S: Final = 2.0
 _OF_STRANGERS: Final = "of-strangers"
 """The topic that must not come to be."""
@@ -259,6 +261,8 @@ class Trust:
                     continue
                 if await _answers_plaintext(process.address(use)):
                     found.append(f"{process.name} {use} answers without TLS")
+                elif (use in _ASK_WHO or process.kind == "etcd") and await _lets_in(process.address(use)):
+                    found.append(f"{process.name} {use} asks for no certificate")
         harness = {**self.harness(), "bootstrap.servers": bootstrap}
         trusting = {name: value for name, value in harness.items() if not name.startswith("sasl.")}
         guess = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": name_of(0), "sasl.password": "guess"}
@@ -329,6 +333,25 @@ async def _answers_plaintext(address: tuple[str, int]) -> bool:
     except ConnectionResetError:
         return False
     return bool(answer) and answer[:1] != b"\x15" and not answer.startswith(b"HTTP/1.0 400")
+
+
+async def _lets_in(address: tuple[str, int]) -> bool:
+    """Whether there is no alert for a client without a certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(_LOOK_S):
+            reader, writer = await asyncio.open_connection(*address, ssl=context)
+            try:
+                await reader.read(1)
+            finally:
+                writer.transport.abort()
+    except ssl.SSLError:
+        return False
+    except TimeoutError:
+        pass
+    return True
 
 
 async def _shown(address: tuple[str, int]) -> bytes:
