@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hapax.codec.batch import assemble_batch, iterate_batches, patch_prefix
 from hapax.wire.messages import (
@@ -34,16 +34,33 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
 
 
+class Login(NamedTuple):
+    """By PLAIN."""
+
+    user: str
+    password: str
+
+
 class Connection:
     """A blocking connection: one request after another, or many at once by hand."""
 
-    def __init__(self, bootstrap: str, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, bootstrap: str, tls: ssl.SSLContext | None = None, login: Login | None = None) -> None:
         host, _, port = bootstrap.rpartition(":")
         self.socket = socket.create_connection((host, int(port)))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_hostname=host)
         self._buffer = bytearray()
+        if login is not None:
+            self._log_in(login)
+
+    def _log_in(self, login: Login) -> None:
+        token = f"\0{login.user}\0{login.password}".encode()
+        handshake = frame(17, 1, struct.pack(">h5s", 5, b"PLAIN"), flexible=False)
+        for request in (handshake, frame(36, 1, struct.pack(">i", len(token)) + token, flexible=False)):
+            self.socket.sendall(request)
+            error = struct.unpack_from(">h", self.read_frame(), 4)[0]
+            assert error == 0, f"the login was answered {error}"
 
     def call(self, request: Any, response: Any, version: int) -> Any:
         self.socket.sendall(frame(request.API_KEY, version, bytes(request.encode(version=version)), flexible=True))
@@ -90,8 +107,8 @@ def make_topic(bootstrap: str, name: str, partitions: int) -> None:
     raise TimeoutError(f"no leaders for {name}")
 
 
-def producer_id(bootstrap: str, tls: ssl.SSLContext | None = None) -> int:
-    answer = Connection(bootstrap, tls).call(
+def producer_id(bootstrap: str, tls: ssl.SSLContext | None = None, login: Login | None = None) -> int:
+    answer = Connection(bootstrap, tls, login).call(
         InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), InitProducerIdResponse, 2
     )
     assert answer.error_code == 0, answer
@@ -110,15 +127,15 @@ class Flood:
 
     def __init__(
         self, bootstrap: str, topic: str, partition: int, batch_bytes: int, in_flight: int, producer: int = -1,
-        tls: ssl.SSLContext | None = None,
+        tls: ssl.SSLContext | None = None, login: Login | None = None,
     ) -> None:
         """Requests a producer id if none is given."""
-        self.connection = Connection(bootstrap, tls)
+        self.connection = Connection(bootstrap, tls, login)
         self.connection.socket.setblocking(False)
         self.acknowledged = 0
         self._topic, self._partition = topic, partition
         self._records = bytes(batch_bytes - 61)
-        self._producer_id = producer if producer >= 0 else producer_id(bootstrap, tls)
+        self._producer_id = producer if producer >= 0 else producer_id(bootstrap, tls, login)
         self._sequence = 0
         self._out = bytearray()
         self._in = bytearray()
@@ -206,9 +223,10 @@ class Drain:
     _SKIPPED = struct.Struct(">ihqqii")
 
     def __init__(
-        self, bootstrap: str, topic: str, partition: int, max_bytes: int, tls: ssl.SSLContext | None = None
+        self, bootstrap: str, topic: str, partition: int, max_bytes: int, tls: ssl.SSLContext | None = None,
+        login: Login | None = None,
     ) -> None:
-        self.connection = Connection(bootstrap, tls)
+        self.connection = Connection(bootstrap, tls, login)
         self.bytes = 0
         self.requests = 0
         self._topic, self._partition, self._max_bytes = topic, partition, max_bytes

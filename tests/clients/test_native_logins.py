@@ -103,7 +103,7 @@ def test_the_blocking_clients_log_in(users: Logins, node: LocalCluster, tmp_path
     assert seen == VALUES
 
 
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "OAUTHBEARER"])
+@of_each_mechanism
 async def test_sessions_are_renewed_and_no_request_fails(users: Logins, node: LocalCluster, mechanism: str) -> None:
     """Over several lifetimes of a session, with requests in flight all the time."""
     def renewed() -> float:
