@@ -123,6 +123,30 @@ def test_a_consumer_gets_its_records_and_is_told_to_wait(limited: LocalCluster) 
         consumer.close()
 
 
+def test_a_client_that_takes_too_much_time_is_told_to_wait(limited: LocalCluster) -> None:
+    topic, busy, other = new_topic(limited), Throttled(), Throttled()
+
+    def counted() -> float:
+        return sum(total(scraped(limited, node), "hapax_throttled_total", quota="request_percentage")
+                   for node in ("broker-0", "broker-1"))
+
+    before = counted()
+    with quota(limited, "request_percentage=0.01", client_id="busy"):
+        producers = [
+            Producer({"bootstrap.servers": limited.bootstrap, "client.id": name, "linger.ms": 0, "throttle_cb": told})
+            for name, told in (("busy", busy), ("other", other))]
+        until = time.monotonic() + TIMEOUT
+        while not busy.events:
+            assert time.monotonic() < until, "a client that asks all the time is never told to wait"
+            for producer in producers:
+                producer.produce(topic, b"x")
+                producer.poll(0.02)
+        assert not other.events, "another client does not wait"
+        assert counted() > before
+    for producer in producers:
+        assert producer.flush(TIMEOUT) == 0
+
+
 def test_changes_of_partitions_are_refused_or_wait(limited: LocalCluster) -> None:
     with quota(limited, "controller_mutation_rate=0.5", user=""):
         client = KafkaAdminClient(bootstrap_servers=limited.bootstrap)

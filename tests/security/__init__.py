@@ -74,6 +74,7 @@ SUITE: Final = (
     "tests/clients/other/test_quota_tools.py",
     "tests/clients/test_abuse_by_tenants.py",
     "tests/clients/test_access_by_certificate.py",
+    "tests/clients/test_load_logins.py",
     "tests/clients/test_native_logins.py",
     "tests/clients/test_native_logins_on_kafka.py",
     "tests/clients/test_quotas_of_logins.py",
