@@ -123,4 +123,65 @@ MUTANTS = (
         "        self._login = login\n        self._shows_login = True\n",
         _PUBLIC,
     ),
+    Mutant(
+        "logins of one address that wait are not bounded", "an attacker without a login keeps others out",
+        "runtime/authorization_header.py",
+        "        if self._of[source] >= most:\n", "        if total >= MOST_WAITING:\n",
+        (unit("runtime/test_authorization_header.py"),),
+    ),
+    Mutant(
+        "addresses of IPv6 are not networks where gRPC spells them", "an attacker without a login keeps others out",
+        "runtime/addresses.py",
+        'peer.rpartition(":")[0].strip("[]"))\n\n\ndef network_of', 'peer.rpartition(":")[0])\n\n\ndef network_of',
+        (unit("runtime/test_tls_connection.py::test_an_ipv6_network_counts_as_one_address"),),
+    ),
+    Mutant(
+        "a wrong login of public gRPC is not audited", "the audit log has all logins that fail",
+        "runtime/rpc_server.py",
+        "            logins.audit.record(\n", "            (lambda *_, **__: None)(\n",
+        _PUBLIC,
+    ),
+    Mutant(
+        "a kept token that gRPC refuses is shown until it is old", "expiry amid calls", "client/login.py",
+        "            self._kept = None  # the server's clock may be ahead, or the issuer may have changed its keys\n",
+        "            return False\n",
+        _PUBLIC,
+    ),
+    Mutant(
+        "a name with a colon logs in to gRPC as another user", "HTTP's Basic ends a name at its colon",
+        "client/login.py", '        if ":" in self._name:\n', "        if False:\n",
+        _PUBLIC,
+    ),
+    Mutant(
+        "one caller fills the metadata store with idempotency keys", "a full store stops the cluster",
+        "admin/idempotency.py", "        if self._now(who) >= MOST_STORED:\n", "        if False:\n",
+        (unit("admin/test_idempotency.py::test_one_caller_does_not_fill_the_store"),),
+    ),
+    Mutant(
+        "the last token of the file cannot be revoked", "a stolen credential", "admin/tokens.py",
+        "    if not found and not may_be_empty:\n", "    if not found:\n",
+        (unit("admin/test_tokens.py"),),
+    ),
+    Mutant(
+        "a request with two logins has that of the first", "one identity for each request", "admin/gate.py",
+        "        if len(shown) > 1:\n", "        if False:\n",
+        _callers("test_two_headers_are_no_login"),
+    ),
+    Mutant(
+        "a page of another site makes changes with its reader's certificate", "cross-site requests", "admin/gate.py",
+        "    if foreign:\n", "    if False:\n",
+        _callers("test_a_page_of_another_site_changes_nothing"),
+    ),
+    Mutant(
+        "a lease is taken over by the id of the call that took it", "abuse case 24", "runtime/public_access.py",
+        '        lease = name_of(request.name, getattr(request, "call_id", b"")) if call.names_lease else ""\n',
+        '        lease = request.name if call.names_lease else ""\n',
+        (unit("runtime/test_public_access.py"),),
+    ),
+    Mutant(
+        "who may do nothing takes leases of nothing", "a tenant's login", "runtime/public_access.py",
+        "        if call.request is lease_pb2.LeasePidRequest and not needed and not rights.may_any(WRITE_TOPIC):\n",
+        "        if False:\n",
+        (unit("runtime/test_public_access.py"),),
+    ),
 )

@@ -52,6 +52,7 @@ SUITE: Final = (
     "tests/unit/operator/test_plan_user_model.py",
     "tests/unit/operator/test_plan_certificates.py",
     "tests/unit/runtime/test_audit.py",
+    "tests/unit/runtime/test_authorization_header.py",
     "tests/unit/runtime/test_key_sets.py",
     "tests/unit/runtime/test_password_checks.py",
     "tests/unit/runtime/test_public_access.py",

@@ -22,7 +22,6 @@ from clients.secured import secured
 from conftest import end_cluster, start_cluster
 from hapax.client.blocking import Consumer
 from hapax.client.properties import read_properties
-from hapax.local.authority import Authority
 from hapax.local.cluster import LocalCluster
 from hapax.local.secure import CLIENTS, SecureFolder
 from security import ROOT, long
@@ -74,9 +73,6 @@ class Site:
         (folder / "shop.password").write_text("secret\n")
         (folder / "admin.properties").write_text(self.files.profile.read_text())
         (folder / "token").write_text(users.token(LOADER))
-        authority = Authority.read(
-            self.files.file(f"{CLIENTS}.crt").read_bytes(), self.files.file(f"{CLIENTS}.key").read_bytes())
-        authority.issue(f"CN={LOADER}", use="client").write(folder, "loader")
 
     def localized(self, text: str) -> str:
         for there, here in self._others.items():
@@ -140,7 +136,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         tmp_path_factory.mktemp("closed"), secure=True, admin=1, port=0, settings=[
             "sasl.enabled.mechanisms=" + ",".join(MECHANISMS), f"sasl.oauthbearer.expected.issuer={ISSUER}",
             f"sasl.oauthbearer.expected.audience={AUDIENCE}",
-            f"sasl.oauthbearer.jwks.endpoint.url={users.key_set.as_uri()}"])
+            f"sasl.oauthbearer.jwks.endpoint.url={users.key_set.as_uri()}",
+            "public.rpc.auth=passwords,oauthbearer"])
     made = Site(cluster, tmp_path_factory.mktemp("app"), users)
     made.follow(recipes()[""])
     yield made

@@ -17,6 +17,7 @@ ABOUT_SECURITY = re.compile(
 ABOUT_ELSE = (
     "tests/unit/supply/test_audit.py",  # of dependencies: make audit-deps
     "tests/integration/test_spark_logins.py",  # a real Spark: two minutes
+    "tests/integration/test_spark_secure_cluster.py",  # another
     "tests/kubernetes_nodes/test_secure_install.py",  # pods: make kube-test
 )
 

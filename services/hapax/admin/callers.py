@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.types import Scope
 
 from hapax.admin.metrics import LOGINS
-from hapax.admin.problems import Problem
+from hapax.admin.problems import Problem, unavailable
 from hapax.admin.tokens import Role, Tokens
 from hapax.core.access.index import Decision, UnknownBindings
 from hapax.core.access.principal_rules import PrincipalRules
@@ -28,7 +28,7 @@ from hapax.runtime import telemetry
 from hapax.runtime.access import Access
 from hapax.runtime.addresses import source_of
 from hapax.runtime.audit_events import SILENT, Audit
-from hapax.runtime.authorization_header import HeaderLogins
+from hapax.runtime.authorization_header import HeaderLogins, TooManyLogins
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import Ports
 from hapax.runtime.sasl_settings import check_tokens
@@ -163,7 +163,10 @@ class Callers:
         way = PASSWORDS if not bearer else TOKENS if self.keys is None else OAUTHBEARER
         outcome: Any = Failure("the token is unknown")
         if self._logins is not None:
-            outcome = await self._logins.check(header, source_of(f"{caller.host}:0"))
+            try:
+                outcome = await self._logins.check(header, source_of(f"{caller.host}:0"))
+            except TooManyLogins:
+                raise unavailable("Too many logins are being checked.") from None
         if isinstance(outcome, Failure):
             self._failed(caller, way, outcome.reason)
             raise self._unauthorized("The credentials are not valid.", bearer)

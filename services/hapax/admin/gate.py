@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -61,6 +61,7 @@ class Gate:
                 caller = await self._caller(scope)
             seconds = self._seconds(scope)
             self._check_role(scope, caller)
+            _check_page(scope)
             body = await self._body(scope, receive)
             answer.body_was_read = True
             async with asyncio.timeout(seconds):
@@ -80,6 +81,10 @@ class Gate:
             self._requests.labels(_method(scope), str(answer.status)).value += 1
             self._seconds_taken.observe(self._now() - began)
             if caller is not None and scope["method"] not in READING:
+                if answer.status not in range(400, 500):  # those have changed nothing
+                    self._audit.record(
+                        "rest_change", caller.principal, caller.host, call="REST", operation=_method(scope),
+                        resource=scope["path"], status=answer.status)
                 log.info(
                     "change requested", by=caller.principal, method=scope["method"], path=scope["path"][:_LONGEST_PATH],
                     status=answer.status)
@@ -96,7 +101,11 @@ class Gate:
     async def _caller(self, scope: Scope) -> Caller:
         if scope["path"] in OPEN_PATHS:
             return self.callers.anybody(scope)
-        return await self.callers.identify(scope, _header(scope, b"authorization"))
+        shown = [value for name, value in scope["headers"] if name == b"authorization"]
+        if len(shown) > 1:
+            # A proxy in front may judge by the other one.
+            raise Problem(400, "The request has two headers Authorization.")
+        return await self.callers.identify(scope, shown[0].decode("latin-1") if shown else None)
 
     def _check_role(self, scope: Scope, caller: Caller) -> None:
         if not caller.may_change and scope["method"] not in READING:
@@ -188,6 +197,18 @@ def _header(scope: Scope, name: bytes) -> str | None:
         if found == name:
             return str(value.decode("latin-1"))
     return None
+
+
+def _check_page(scope: Scope) -> None:
+    """Raises Problem for a change that a page of another site asks for. A browser adds its user's certificate and the
+    password that it remembers to what any page sends."""
+    if scope["method"] in READING:
+        return
+    site, origin = _header(scope, b"sec-fetch-site"), _header(scope, b"origin")
+    foreign = site not in ("same-origin", "none") if site is not None else (
+        origin is not None and urlsplit(origin).netloc != _header(scope, b"host"))
+    if foreign:
+        raise Problem(403, "A page of another site may change nothing here.")
 
 
 def _method(scope: Scope) -> str:

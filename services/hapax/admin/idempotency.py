@@ -9,6 +9,8 @@ A record begins as a claim. The holder of the claim does the work and stores the
 dies, the next request takes the claim over once it has expired; the work is then told that it may already be done, in
 part or wholly. Answers that say "try again" (5xx) are not kept: the claim ends at once. Work whose repetition would
 have another effect (an offset moved by 10) stores its decision in the claim before it acts, and resumes from there.
+
+What one caller makes the store keep is bounded, since a full store stops the whole cluster.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import hashlib
 import json
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from hapax.admin.problems import Problem, unavailable
@@ -40,6 +43,11 @@ _KEY: Final = re.compile(r"[\x21-\x7e]{1,128}")
 _LARGEST_ANSWER: Final = 256 << 10
 _LARGEST_DECISION: Final = 1 << 20
 """Bytes. etcd takes 1.5 MiB by default."""
+_MANY_CALLERS: Final = 1000
+_OVERHEAD: Final = 512
+"""Bytes of a key and its lease."""
+MOST_STORED: Final = 64 << 20
+"""Bytes that one caller may have written in `KEPT_S` through one replica. etcd holds 2 GiB by default."""
 
 
 class Recorded(NamedTuple):
@@ -76,6 +84,7 @@ class Idempotency:
         self._clock = clock
         self._prefix = f"/hapax-admin/{cluster_id}/idempotency/"
         self._claim_ms = round(claim_s * 1000)
+        self._written = _Written(clock)
 
     async def once(
         self, who: str, key: str, method: str, path: str, query: bytes, body: bytes,
@@ -83,7 +92,8 @@ class Idempotency:
     ) -> tuple[Recorded, bool]:
         """The answer, and whether it is the stored answer of an earlier attempt.
 
-        Raises Problem: 422 if the key was used for another request, 409 while that request still runs, 503.
+        Raises Problem: 422 if the key was used for another request, 409 while that request still runs, 503, also for a
+        caller who has had too much stored.
         """
         if not _KEY.fullmatch(key):
             raise Problem(422, "An Idempotency-Key must have 1 to 128 printable ASCII characters, without spaces.")
@@ -101,9 +111,11 @@ class Idempotency:
                 raise Problem(
                     409, "The first request with this Idempotency-Key still runs.", retriable=True,
                     headers={"Retry-After": "1"})
+            self._written.check(who)
             lease = await self._store.grant_lease(KEPT_S)
             former = document or {}
-            claim = _Claim(self._store, where, lease, 0 if found is None else found.mod_revision, {
+            written = partial(self._written.add, who)
+            claim = _Claim(self._store, written, where, lease, 0 if found is None else found.mod_revision, {
                 "v": 1, "request": request, "claimed_until_ms": now + self._claim_ms,
                 **({"decided": former["decided"]} if "decided" in former else {}),
             })
@@ -131,13 +143,40 @@ class Idempotency:
         return answer
 
 
+class _Written:
+    """How much each caller had stored of late: it falls evenly to 0 within `KEPT_S`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._of: dict[str, tuple[float, int]] = {}
+        """Bytes, and when that was, in ms."""
+
+    def check(self, who: str) -> None:
+        """Raises Problem."""
+        if self._now(who) >= MOST_STORED:
+            raise unavailable(
+                "Too many answers are kept for Idempotency-Keys of this caller. Send the request later, or without a "
+                "key.")
+
+    def add(self, who: str, size: int) -> None:
+        self._of[who] = self._now(who) + size, self._clock.now_ms()
+        if len(self._of) > _MANY_CALLERS:
+            self._of = {each: found for each, found in self._of.items() if self._now(each)}
+
+    def _now(self, who: str) -> float:
+        size, at_ms = self._of.get(who, (0.0, 0))
+        return max(0.0, size - (self._clock.now_ms() - at_ms) * MOST_STORED / (KEPT_S * 1000))
+
+
 class _Claim:
     """The record of a key while its request runs. `document`: its last stored content."""
 
     def __init__(
-        self, store: MetadataStore, where: str, lease: int, revision: int, document: dict[str, Any]
+        self, store: MetadataStore, written: Callable[[int], None], where: str, lease: int, revision: int,
+        document: dict[str, Any],
     ) -> None:
         self.document = document
+        self._written = written
         self._store = store
         self._where = where
         self._lease = lease
@@ -146,9 +185,11 @@ class _Claim:
     async def put(self, more: dict[str, Any]) -> None:
         """Raises Problem if another replica has changed the record, MetadataUnavailable, MetadataLeaseGone."""
         document = {**self.document, **more}
+        content = json.dumps(document).encode()
+        self._written(len(content) + _OVERHEAD)  # etcd keeps former versions for a while
         done = await self._store.txn(
             [Compare(self._where, "mod_revision", self._revision)],
-            [Put(self._where, json.dumps(document).encode(), self._lease)])
+            [Put(self._where, content, self._lease)])
         if not done.succeeded:
             raise Problem(
                 409, "The first request with this Idempotency-Key still runs.", retriable=True,

@@ -8,7 +8,8 @@
 The holder of a token is the principal `User:NAME`. Its role adds to what ACLs permit: `acl` nothing, `read-only` the
 metadata of everything that no ACL denies, `admin` all, as to a super user. With a hash instead of the token, only its
 user needs to store the token itself. If the file becomes unreadable or has a bad line, the last good version stays in
-force, and the log states why.
+force, and the log states why. A file that becomes empty revokes every token: a service does not start with one, but who
+takes the last token out of it means that.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Holder(NamedTuple):
     role: Role
 
 
-def parse(text: str, source: str) -> list[tuple[bytes, Holder]]:
+def parse(text: str, source: str, *, may_be_empty: bool = False) -> list[tuple[bytes, Holder]]:
     """(SHA-256 of the token, its user). Raises TokenFileError."""
     found: list[tuple[bytes, Holder]] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -72,7 +73,7 @@ def parse(text: str, source: str) -> list[tuple[bytes, Holder]]:
         if any(digest == other for other, _ in found):
             raise TokenFileError(f"{source}, line {number}: this token occurs twice in the file")
         found.append((digest, Holder(name, cast(Role, role))))
-    if not found:
+    if not found and not may_be_empty:
         raise TokenFileError(f"{source}: the file has no tokens, so that every request would be refused")
     return found
 
@@ -108,7 +109,7 @@ class Tokens:
             if text == self._text:
                 return
             self._text = text
-            self._known = parse(text, str(self._path))
+            self._known = parse(text, str(self._path), may_be_empty=True)
             log.info("tokens read again", file=self._path, tokens=len(self._known))
         except (OSError, UnicodeDecodeError) as error:
             log.error("the tokens file cannot be used; the last good version stays in force", error=error)

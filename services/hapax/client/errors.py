@@ -231,9 +231,12 @@ def connection_failed(message: str) -> RetriableError:
 
 def from_status(error: RpcError, what: str) -> HapaxError:
     """The error for a failed call of Hapax's own. RetriableError where the server did not answer, or failed: the call
-    may have taken effect. FatalError where the server refused it."""
+    may have taken effect. FatalError where the server refused it; SaslAuthenticationFailed where it does not know the
+    caller."""
     if error.status in _NOT_ANSWERED:
         return connection_failed(f"{what}: {error}")
+    if error.status == "UNAUTHENTICATED":
+        return SaslAuthenticationFailed(f"{what}: {error}", code=ErrorCode.SASL_AUTHENTICATION_FAILED)
     if error.status in _SERVER_FAILED:
         return from_code(ErrorCode.UNKNOWN_SERVER_ERROR, what, str(error))
     return FatalError(f"{what}: {error}")

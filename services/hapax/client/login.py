@@ -44,7 +44,8 @@ from hapax.core.sasl.exchange import OAUTHBEARER, PLAIN, SHOWS_SECRETS
 from hapax.core.sasl.scram_keys import ScramMechanism
 from hapax.runtime import supervision
 from hapax.runtime.aside import aside
-from hapax.wire.peer import PeerError, PeerLoginRefused
+from hapax.runtime.ports import RpcError
+from hapax.wire.peer import PeerDistrusted, PeerError, PeerLoginRefused
 
 if TYPE_CHECKING:
     from hapax.client.token_endpoint import Endpoint
@@ -100,7 +101,24 @@ class ClientLogin:
         return lifetime_ms / 1000 * self._ports.random.uniform(*_RENEWED_AT)
 
     async def header(self) -> str:
-        """`ports.CallLogin`. Raises PeerError."""
+        """`ports.CallLogin`: UNAVAILABLE where there is no credential at the moment, UNAUTHENTICATED where another
+        attempt would fail likewise."""
+        try:
+            self.check()  # no server is asked about what the cluster's listeners have just refused
+            return await self._header()
+        except SaslAuthenticationFailed as error:
+            raise RpcError("UNAUTHENTICATED", error.message) from None
+        except (PeerLoginRefused, PeerDistrusted) as error:
+            raise RpcError("UNAUTHENTICATED", str(error)) from None
+        except PeerError as error:
+            raise RpcError("UNAVAILABLE", str(error)) from None
+
+    async def outdated_header(self, header: str) -> bool:
+        """`ports.CallLogin`."""
+        return await self.header() != header
+
+    async def _header(self) -> str:
+        """Raises PeerError, RpcError."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -167,7 +185,10 @@ class PasswordLogin(ClientLogin):
         nonce = base64.b64encode(self._ports.random.randbytes(_NONCE_BYTES)).decode("ascii")
         return _Scram(_scram(self.mechanism), self._name, nonce, password)
 
-    async def header(self) -> str:
+    async def _header(self) -> str:
+        if ":" in self._name:
+            raise RpcError(
+                "UNAUTHENTICATED", f"the user {self._name!r} cannot log in to gRPC by a password: its name has a colon")
         return "Basic " + base64.b64encode(f"{self._name}:{await self._password()}".encode()).decode("ascii")
 
     async def outdated(self, exchange: ClientExchange) -> bool:
@@ -220,6 +241,8 @@ class TokenLogin(ClientLogin):
         self._kept: _Token | None = None
         self._asking: asyncio.Task[str] | None = None
         self._last = ""
+        self._untried = ""
+        """The newest header, if its token was asked for to show it."""
 
     async def exchange(self) -> ClientExchange:
         kept = self._kept
@@ -243,10 +266,20 @@ class TokenLogin(ClientLogin):
             self._kept = kept._replace(asks_at=min(now + _ASKED_AGAIN_MS, kept.ends_at))
             return _Kept(kept.text)
 
-    async def header(self) -> str:
+    async def _header(self) -> str:
         exchange = await self.exchange()
         assert isinstance(exchange, BearerClient)
-        return f"Bearer {exchange.token}"
+        header = f"Bearer {exchange.token}"
+        self._untried = "" if isinstance(exchange, _Kept) else header
+        return header
+
+    async def outdated_header(self, header: str) -> bool:
+        kept = self._kept
+        if header == self._untried or kept is None:
+            return False
+        if header == f"Bearer {kept.text}":
+            self._kept = None  # the server's clock may be ahead, or the issuer may have changed its keys
+        return True
 
     async def outdated(self, exchange: ClientExchange) -> bool:
         """The server's clock may be ahead, or the issuer may have changed its keys."""

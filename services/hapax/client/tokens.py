@@ -232,9 +232,11 @@ async def end_with_token(
         except (RpcError, ConnectionError, RetriableError) as error:
             if not isinstance(error, _WrongNode):
                 known_ms = cluster.now()
-            refused = isinstance(error, RpcError) and not isinstance(from_status(error, ""), RetriableError)
+            told = from_status(error, "EndTransaction") if isinstance(error, RpcError) else error
+            refused = not isinstance(told, RetriableError | ConnectionError)
             if refused or cluster.now() - known_ms > cluster.options["request.timeout.ms"]:
-                machine.fail(Trouble(ErrorKind.FATAL, ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
+                code = told.code if isinstance(told, AuthenticationError) else ErrorCode.UNKNOWN_SERVER_ERROR
+                machine.fail(Trouble(ErrorKind.FATAL, code, str(error)))
                 return None
             cluster.forget_coordinator("transaction", transactional_id)
         except AuthenticationError as error:

@@ -43,7 +43,8 @@ ETCD_USERS: Final = "hapax-"
 """Before a role, the user of etcd (`runtime/etcd_users.py`, which a process without gRPC cannot import)."""
 _HOSTS: Final = ("127.0.0.1", "localhost")
 _VALID: Final = timedelta(days=365)
-DEFAULTS: Final = {"authorizer.class.name": "acl", "super.users": f"User:{USER};User:{REST_USER}"}
+DEFAULTS: Final = {
+    "authorizer.class.name": "acl", "super.users": f"User:{USER};User:{REST_USER}", "public.rpc.auth": "passwords"}
 """Settings of every process that may be given otherwise."""
 _COMMON: Final = {
     "security.inter.broker.protocol": "SSL",
@@ -53,7 +54,6 @@ _COMMON: Final = {
     "admin.security.protocol": "SSL",
     "ssl.principal.mapping.rules": "RULE:^CN=([^,]+)(,.*)?$/$1/,DEFAULT",
     # Public gRPC takes the listener's users. It can ask for a certificate of all clients or of none.
-    "public.rpc.auth": "passwords",
     "ssl.client.auth": "none",
     "listener.name.clients.ssl.client.auth": "none",
 }

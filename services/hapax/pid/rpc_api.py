@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from hapax.codec.metadata import PidLeaseRecord
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.producer.leases import LeaseRequest
+from hapax.core.producer.leases import LeaseRequest, name_of
 from hapax.core.sequence import advance
 from hapax.core.types import NO_PRODUCER_ID, PartitionIndex, TopicIdPartition
 from hapax.pid.blocks import BlockAllocator
@@ -92,7 +92,7 @@ class RpcApi:
     # --- leases
 
     async def _lease_pid(self, request: lease_pb2.LeasePidRequest) -> bytes:
-        name = request.name or f"lease-{(request.call_id or self._random.randbytes(8)).hex()}"
+        name = name_of(request.name, request.call_id or self._random.randbytes(8))
         wanted = self._resolve(request.partitions)
         resumes = request.HasField("resume_producer_id")
 

@@ -61,7 +61,7 @@ def host_of(peer: str) -> str:
 
 def source_of(peer: str) -> str:
     """What counts as one address: for IPv6 a network, since a host may have a whole one."""
-    return network_of(peer.rpartition(":")[0])
+    return network_of(peer.rpartition(":")[0].strip("[]"))
 
 
 def network_of(host: str) -> str:

@@ -24,9 +24,10 @@ COMMON: Final = {
 }
 """In each line, in this order."""
 
-LISTENER: Final = "name of the listener; `REST`"
+LISTENER: Final = "name of the listener; `REST`, `gRPC`"
 MECHANISM: Final = (
-    "SASL mechanism; `TLS`: by the certificate; `Basic`, `Bearer`: by REST's header; empty: none was shown")
+    "SASL mechanism; `TLS`: by the certificate; `Basic`, `Bearer`: by the header of REST and gRPC; empty: none was "
+    "shown")
 CALL: Final = "the call of the Kafka protocol or of gRPC; `time-out`, `healing`: the cluster did it by itself"
 OUTCOME: Final = "`done`; `unknown`: the metadata store did not answer, so it may or may not have been stored"
 TXN: Final = {
@@ -58,6 +59,12 @@ EVENTS: Final[Mapping[str, Form]] = {
         "resource": "name of the resource", "rule": "the ACL that decided; null: none permits it",
         "reason": "how it was decided",
     }, limited=True),
+    "rest_change": Form(
+        "A caller of the REST API has asked for a change. What was changed is in the line of the acting controller or "
+        "of the coordinator, which names the principal of the REST API itself.", {
+            "call": "`REST`", "operation": "the method, such as `POST`", "resource": "the path",
+            "status": "of the answer; from 500 on, the change may or may not have been made",
+        }, limited=True),
     "topic_created": Form("A topic was created.", {
         **_CHANGE, "topic": "its name", "old": "null", "new": _TOPIC}),
     "topic_deleted": Form("A topic was deleted.", {

@@ -16,12 +16,15 @@ import base64
 import hashlib
 import hmac
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from hapax.core.sasl.exchange import Failure, PasswordCheck, Success
 from hapax.core.sasl.plain import PlainExchange
 from hapax.core.sasl.scram_keys import ScramCredential
+from hapax.runtime.audit_events import SILENT, Audit
 from hapax.runtime.password_checks import PasswordChecks
 from hapax.runtime.ports import Clock, Randomness
 from hapax.runtime.scram_image import ScramImage
@@ -32,7 +35,38 @@ if TYPE_CHECKING:
 REMEMBERED_MS: Final = 60_000
 MOST_REMEMBERED: Final = 1024
 LONGEST_HEADER: Final = 16 << 10
+MOST_WAITING: Final = 128
+"""Logins of one address that wait for a computation, or for the issuer's keys: its next one is refused."""
+MOST_WAITING_IN_ALL: Final = 1024
+"""From here on, an address has one that waits; from four times as many on, none."""
 _SIGNED: Final = re.compile(r"[A-Za-z0-9_\-]+\.[A-Za-z0-9_\-]+\.[A-Za-z0-9_\-]*")
+
+
+class TooManyLogins(Exception):
+    """Too many logins wait already. Nothing was checked."""
+
+
+class _Waiting:
+    """Bounds the logins that wait. Requests are no connections: who sends one and leaves at once waits on, and could
+    send any number. An address that fills its own places takes none of others."""
+
+    def __init__(self) -> None:
+        self._of: Counter[str] = Counter()
+
+    @contextmanager
+    def place(self, source: str) -> Iterator[None]:
+        """Raises TooManyLogins."""
+        total = self._of.total()
+        most = MOST_WAITING if total < MOST_WAITING_IN_ALL else 1 if total < 4 * MOST_WAITING_IN_ALL else 0
+        if self._of[source] >= most:
+            raise TooManyLogins
+        self._of[source] += 1
+        try:
+            yield
+        finally:
+            self._of[source] -= 1
+            if not self._of[source]:
+                del self._of[source]
 
 
 class RightPasswords:
@@ -75,18 +109,23 @@ class HeaderLogins:
     """What `Authorization` headers are checked against."""
 
     def __init__(
-        self, scram: ScramImage, clock: Clock, random: Randomness, *, passwords: bool, keys: IssuerKeys | None
+        self, scram: ScramImage, clock: Clock, random: Randomness, *, passwords: bool, keys: IssuerKeys | None,
+        audit: Audit = SILENT,
     ) -> None:
-        """`passwords`: whether Basic is taken. `keys`: of the issuer of tokens; None: Bearer is not taken."""
+        """`passwords`: whether Basic is taken. `keys`: of the issuer of tokens; None: Bearer is not taken. `audit`:
+        where those who ask here record what failed."""
         self.passwords = passwords
         self.keys = keys
+        self.audit = audit
         self._scram = scram
         self._clock = clock
         self._right = RightPasswords(scram, clock, random)
         self._checks: PasswordChecks[Success | Failure] = PasswordChecks()
+        self._waiting = _Waiting()
 
     async def basic(self, credentials: str, source: str) -> Success | Failure:
-        """`credentials`: what follows `Basic`. `source`: the client's address; addresses take turns."""
+        """`credentials`: what follows `Basic`. `source`: the client's address; addresses take turns. Raises
+        TooManyLogins."""
         if not self.passwords:
             return Failure("passwords are not taken")
         try:
@@ -101,21 +140,23 @@ class HeaderLogins:
         known = self._right.find(check.name, check.password)
         if known is not None:
             return Success(check.name, credential=known)
-        outcome = await self._checks.run(source, check.outcome)
+        with self._waiting.place(source):
+            outcome = await self._checks.run(source, check.outcome)
         if isinstance(outcome, Success) and outcome.credential is not None:
             if not self._scram.is_current(outcome.name, outcome.credential):
                 return Failure("the credential was removed or replaced")
             self._right.remember(check.name, check.password, outcome.credential)
         return outcome
 
-    async def bearer(self, token: str) -> Success | Failure:
-        """`token`: what follows `Bearer`."""
+    async def bearer(self, token: str, source: str) -> Success | Failure:
+        """`token`: what follows `Bearer`. Raises TooManyLogins."""
         if self.keys is None or not _SIGNED.fullmatch(token):
             return Failure("the token is unknown")
-        return await self.keys.check(token, self._clock.now_ms() / 1000)
+        with self._waiting.place(source):
+            return await self.keys.check(token, self._clock.now_ms() / 1000)
 
     async def check(self, header: str, source: str) -> Success | Failure:
-        """A whole header. Never raises."""
+        """A whole header. Raises TooManyLogins."""
         kind, _, rest = header.partition(" ")
         if len(header) > LONGEST_HEADER:
             return Failure("the header is too long")
@@ -123,5 +164,5 @@ class HeaderLogins:
             case "basic":
                 return await self.basic(rest.strip(), source)
             case "bearer":
-                return await self.bearer(rest.strip())
+                return await self.bearer(rest.strip(), source)
         return Failure("the header is neither Basic nor Bearer")

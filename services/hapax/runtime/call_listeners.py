@@ -100,7 +100,7 @@ def _public_logins(settings: Settings, scram: ScramImage, ports: Ports) -> Heade
         except ValueError as error:
             raise SettingsError(f"public.rpc.auth=oauthbearer: {error}") from None
         keys = issuer_keys(settings, asyncio.get_running_loop().time)
-    return HeaderLogins(scram, ports.clock, ports.random, passwords=passwords, keys=keys)
+    return HeaderLogins(scram, ports.clock, ports.random, passwords=passwords, keys=keys, audit=ports.audit)
 
 
 def _keys_read(settings: Settings, logins: HeaderLogins | None, ports: Ports) -> tuple[asyncio.Future[None], ...]:

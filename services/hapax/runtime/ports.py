@@ -218,7 +218,11 @@ class CallLogin(Protocol):
     """By what a client proves who it is, without a certificate."""
 
     async def header(self) -> str:
-        """`Basic ...` or `Bearer ...`. May raise what a login raises."""
+        """`Basic ...` or `Bearer ...`. Raises RpcError where there is none."""
+        ...
+
+    async def outdated_header(self, header: str) -> bool:
+        """Of one that was refused: whether another one may be shown at once. Raises RpcError."""
         ...
 
 

@@ -25,11 +25,13 @@ from hapax.core.access.resources import (
     DESCRIBE_GROUP,
     DESCRIBE_TOPIC,
     DESCRIBE_TRANSACTIONAL_ID,
+    IDEMPOTENT_WRITE,
     READ_TOPIC,
     WRITE_TOPIC,
     WRITE_TRANSACTIONAL_ID,
     Action,
 )
+from hapax.core.producer.leases import name_of
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2, groups_pb2, lease_pb2, partitions_pb2, transactions_pb2
 from hapax.runtime.access import Access
 from hapax.runtime.ports import RpcError, RpcHandler, RpcPeer
@@ -190,10 +192,13 @@ def _guarded(
     async def handle(payload: bytes, peer: RpcPeer) -> bytes:
         request = call.request.FromString(payload)
         needed = list(call.needed(request, access))
-        if call.names_lease and request.name and lease_topics is not None:
-            held = map(access.name_of_topic, await lease_topics(request.name))
+        lease = name_of(request.name, getattr(request, "call_id", b"")) if call.names_lease else ""
+        if lease and lease_topics is not None:
+            held = map(access.name_of_topic, await lease_topics(lease))
             needed += [((call.action, name),) for name in held if name is not None]
         rights = access.rights(peer.principal, peer.address.rpartition(":")[0].strip("[]"))
+        if call.request is lease_pb2.LeasePidRequest and not needed and not rights.may_any(WRITE_TOPIC):
+            needed = [((IDEMPOTENT_WRITE, CLUSTER_NAME),)]  # as InitProducerId without a transactional id (KIP-679)
         for alternatives in needed:
             if not any(rights.may(*right) for right in alternatives):
                 action, name = alternatives[-1]

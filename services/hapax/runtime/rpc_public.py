@@ -90,13 +90,17 @@ class PublicChannel:
         connection = self._connection
         connection.calls += 1
         try:
+            login = self._login
+            header = await login.header() if login is not None and self._shows_login else ""
             try:
-                return await self._call(connection.method(method), method, request, timeout)
+                return await self._call(connection.method(method), method, request, timeout, header)
             except RpcError as error:
-                if error.status != "UNAUTHENTICATED" or self._login is None or self._shows_login:
+                if error.status != "UNAUTHENTICATED" or login is None:
+                    raise
+                if header and not await login.outdated_header(header):
                     raise
                 self._shows_login = True  # no handler has seen the call
-                return await self._call(connection.method(method), method, request, timeout)
+                return await self._call(connection.method(method), method, request, timeout, await login.header())
         except RpcError as error:
             if error.status == "UNAVAILABLE":
                 self._replace(connection)
@@ -113,12 +117,10 @@ class PublicChannel:
         if failed is self._connection and not self._closed and time.monotonic() - failed.since >= _KEEP_S:
             self._connection = _Connection(self._address, self._tls)
 
-    async def _call(self, unary: Any, method: str, request: bytes, timeout: float) -> bytes:
+    async def _call(self, unary: Any, method: str, request: bytes, timeout: float, header: str) -> bytes:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        metadata = self._metadata
-        if self._shows_login and self._login is not None:
-            metadata = (*metadata, (LOGIN_KEY, await self._login.header()))
+        metadata = (*self._metadata, (LOGIN_KEY, header)) if header else self._metadata
 
         def tell(_: Any) -> None:
             with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile

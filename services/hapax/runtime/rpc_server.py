@@ -22,7 +22,7 @@ from hapax.core.access.principals import ANONYMOUS, Principal, user
 from hapax.core.sasl.exchange import Failure
 from hapax.rpc.gen.hapax.internal.v1 import calls_pb2
 from hapax.runtime import supervision, telemetry
-from hapax.runtime.addresses import Address, source_of
+from hapax.runtime.addresses import Address, host_of, source_of
 from hapax.runtime.descriptors import raise_descriptor_limit
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import RpcError, RpcHandler, RpcPeer
@@ -69,8 +69,6 @@ _MOST_WATCHES: Final = 100
 """Streams that watch the health: they need no login."""
 _LAST_ANSWERS_S: Final = 0.5
 """A listener that closes with a grace waits at most this long for the answers of finished handlers to leave."""
-_MOST_LOGINS: Final = 500
-"""Calls whose passwords wait for their computation, or for the issuer's keys."""
 _HEALTH_POLL_S: Final = 1.0
 """Each stream that watches the health looks this often."""
 _EOF: Final = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
@@ -148,7 +146,6 @@ class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     ) -> None:
         self._principals = principals
         self._logins = logins
-        self._checking = 0
         self._complain = Incidents(log, asyncio.get_running_loop().time)
         # The caller may add handlers until the first call of each: the dictionary is not copied.
         self._handlers = handlers
@@ -188,7 +185,7 @@ class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             elif key == CALLER_KEY:
                 caller = value
             elif key == LOGIN_KEY:
-                authorization = value
+                authorization = f"{authorization} {value}" if authorization else value  # two are none that is valid
         peer = peer_of(unquote(context.peer()).partition(":")[2], caller)
         try:
             check_cluster(self._cluster_id, named)
@@ -204,15 +201,17 @@ class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     async def _logged_in(self, logins: HeaderLogins, authorization: str, address: str) -> Principal:
         """Raises RpcError."""
-        if self._checking >= _MOST_LOGINS:
-            raise RpcError("UNAVAILABLE", "too many logins are being checked")
-        self._checking += 1
+        from hapax.runtime.authorization_header import TooManyLogins
+
         try:
             outcome = await logins.check(authorization, source_of(address))
-        finally:
-            self._checking -= 1
+        except TooManyLogins:
+            raise RpcError("UNAVAILABLE", "too many logins are being checked") from None
         if isinstance(outcome, Failure):
             self._complain("login", "a login failed", reason=outcome.reason, peer=address)
+            logins.audit.record(
+                "login_failed", None, host_of(address), listener="gRPC",
+                mechanism="Bearer" if authorization[:7].lower() == "bearer " else "Basic", reason=outcome.reason)
             raise RpcError("UNAUTHENTICATED", "the credentials are not valid")
         return user(outcome.name)
 

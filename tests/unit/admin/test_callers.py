@@ -274,3 +274,63 @@ async def test_failed_logins_and_refusals_are_audited_without_secrets(rest: Rest
         ("login_failed", None, "TLS"), ("refused", user("viewer"), "DELETE"), ("refused", user("billing"), "Describe")]
     assert {address for _, _, address, _ in rest.audit.lines} == {"192.0.2.7"}
     assert "a-wrong-one" not in str(rest.audit.lines) and "a-token-of-nobody" not in str(rest.audit.lines)
+
+
+async def test_logins_that_wait_are_bounded(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sends a request and closes the connection waits on: the number of connections does not bound it."""
+    assert (await rest.ask("GET", VERSION, auth=basic("alice", PASSWORD))).status == 200
+    monkeypatch.setattr("hapax.runtime.authorization_header.MOST_WAITING", 0)
+    refused = await rest.ask("GET", VERSION, auth=basic("alice", "wrong"))
+    assert refused.status == 503 and refused.body["retriable"]
+    assert (await rest.ask("GET", VERSION, auth=basic("alice", PASSWORD))).status == 200
+    assert (await rest.ask("GET", VERSION, auth=bearer("billing"))).status == 200
+
+
+async def test_two_headers_are_no_login(rest: Rest) -> None:
+    """A proxy that judges by one of them must not be told by the other."""
+    for first, second in ((bearer("billing"), bearer("boss")), (bearer("boss"), "Bearer unknown")):
+        sent: list[Any] = []
+
+        async def send(message: Any, sent: list[Any] = sent) -> None:
+            sent.append(message)
+
+        await rest.gate({
+            "type": "http", "method": "GET", "path": VERSION, "query_string": b"", "state": {},
+            "headers": [(b"authorization", first.encode()), (b"authorization", second.encode())],
+            "client": ("192.0.2.7", 2)}, send, send)
+        assert sent[0]["status"] == 400
+
+
+@pytest.mark.parametrize(("headers", "status"), [
+    ({"sec_fetch_site": "cross-site"}, 403), ({"sec_fetch_site": "same-site"}, 403),
+    ({"origin": "https://elsewhere"}, 403), ({"origin": "null"}, 403),
+    ({"origin": "https://rest:8080.elsewhere"}, 403),
+    ({"sec_fetch_site": "same-origin", "origin": "https://outside"}, 405), ({"sec_fetch_site": "none"}, 405),
+    ({"origin": "https://rest:8080"}, 405), ({}, 405),
+])
+async def test_a_page_of_another_site_changes_nothing(rest: Rest, headers: dict[str, str], status: int) -> None:
+    """Its browser adds the certificate, or the password that it remembers."""
+    told = await rest.ask("POST", VERSION, auth=basic("alice", PASSWORD), host="rest:8080", **headers)
+    assert told.status == status
+    assert (await rest.ask("GET", VERSION, auth=basic("alice", PASSWORD), host="rest:8080", **headers)).status == 200
+
+
+async def test_the_audit_log_names_who_asks_for_a_change(tmp_path: Path) -> None:
+    """The controller's line names the service, since that is what has asked the cluster."""
+    class Admin:
+        async def delete_group_offsets(self, group: str) -> int:
+            if group == "broken":
+                raise RuntimeError("a defect")
+            return 3
+
+    rest = Rest(tmp_path, ways="tokens,passwords", bindings=None, admin=Admin())
+    rest.set_password("alice", PASSWORD)
+    auth = basic("alice", PASSWORD)
+    assert (await rest.ask("DELETE", "/v1/groups/g", auth=auth)).status == 200
+    assert (await rest.ask("DELETE", "/v1/groups/broken", auth=auth)).status == 500
+    assert (await rest.ask("DELETE", "/v1/nothing", auth=auth)).status == 404
+    assert (await rest.ask("GET", VERSION, auth=auth)).status == 200
+    assert rest.audit.lines == [
+        ("rest_change", user("alice"), "192.0.2.7",
+         {"call": "REST", "operation": "DELETE", "resource": f"/v1/groups/{group}", "status": status})
+        for group, status in (("g", 200), ("broken", 500))]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from hapax.admin.idempotency import Attempt, Idempotency, Recorded
+from hapax.admin.idempotency import KEPT_S, MOST_STORED, Attempt, Idempotency, Recorded
 from hapax.admin.problems import Problem
 from hapax_sim.metadata import MetadataModel
 
@@ -129,3 +129,20 @@ async def test_who_was_taken_for_dead_decides_nothing_any_more(world: tuple[Repl
     with pytest.raises(Problem) as told:
         await working
     assert told.value.status == 409
+
+
+async def test_one_caller_does_not_fill_the_store(world: tuple[Replica, Replica, Clock]) -> None:
+    """Each request may leave a megabyte for a day. Its caller needs one permission, such as to reset a group of its
+    own, and a store that is full stops the cluster."""
+    one, _, clock = world
+    one.answer = DONE._replace(body=b"x" * 200_000)
+    numbers = iter(range(MOST_STORED // 200_000 + 2))
+    with pytest.raises(Problem) as told:
+        for number in numbers:
+            await one.post(key=str(number))
+    assert (told.value.status, told.value.retriable) == (503, True)
+    assert MOST_STORED // 300_000 < len(one.worked) < MOST_STORED // 200_000
+    assert await one.post(key="0") == (one.answer, True), "what is kept is answered"
+    assert await one.post(who="another") == (one.answer, False)
+    clock.ms += round(KEPT_S * 100)
+    assert await one.post(key="later") == (one.answer, False)

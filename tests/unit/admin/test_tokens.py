@@ -51,6 +51,20 @@ def test_a_file_is_read_again_when_it_changes_and_only_if_it_is_good(tmp_path: P
         assert tokens.holder(SECRET) == Holder("a", "read-only")
 
 
+@pytest.mark.parametrize("empty", ["", "# all are revoked\n"])
+def test_who_takes_the_last_token_out_of_the_file_revokes_it(tmp_path: Path, empty: str) -> None:
+    now = 0.0
+    file = tmp_path / "tokens"
+    file.write_text(f"a admin {SECRET}\n")
+    tokens = Tokens(file, lambda: now)
+    file.write_text(empty)
+    now += LOOK_EVERY_S
+    assert tokens.holder(SECRET) is None
+    file.write_text(f"a admin {SECRET}\n")
+    now += LOOK_EVERY_S
+    assert tokens.holder(SECRET) == Holder("a", "admin")
+
+
 def test_pages_follow_each_other_whatever_comes_and_goes() -> None:
     first, cursor = page(["a", "c", "e"], lambda name: (name,), 2, None)
     assert first == ["a", "c"] and cursor is not None

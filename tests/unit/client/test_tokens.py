@@ -71,6 +71,13 @@ async def test_a_commit_that_is_refused_ends_the_producer() -> None:
     assert told is None and machine.state is State.FATAL_ERROR
 
 
+async def test_a_commit_whose_login_is_refused_says_so() -> None:
+    """After an attempt whose answer was lost: the producer's error is that of a login."""
+    told, machine = await ended("UNAVAILABLE", "UNAUTHENTICATED")
+    assert told is None and machine.state is State.FATAL_ERROR
+    assert machine.trouble is not None and machine.trouble.code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
 async def test_a_commit_that_another_process_got_is_repeated() -> None:
     """The coordinator's pod is gone, and a broker has its address."""
     told, _ = await ended(*["UNIMPLEMENTED"] * 4, "UNAVAILABLE", *["UNIMPLEMENTED"] * 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -40,6 +41,9 @@ def naming(method: str) -> Any:
     if "changes" in fields:
         request.changes.add()
     return request
+
+
+LEASE = "/hapax.v1.ProducerLeases/LeasePid"
 
 
 async def holds(name: str) -> Iterable[bytes]:
@@ -110,6 +114,46 @@ async def test_a_lease_is_used_by_those_alone_who_may_use_all_that_it_holds(name
         await Handlers("allow * all topic x").guarded[method](naming(method).SerializeToString(), ALICE)
     await Handlers(f"allow * all topic x; allow * all topic {SECRET}").guarded[method](
         naming(method).SerializeToString(), ALICE)
+
+
+async def test_a_lease_that_is_named_by_a_call_s_id_is_that_lease() -> None:
+    """Its name is `lease-` and the id. A client that sends the id alone took over, and fenced, a lease of others."""
+    request = lease_pb2.LeasePidRequest(call_id=b"\x01", partitions=[lease_pb2.Partition(topic="x")])
+    asked: list[str] = []
+
+    async def held(name: str) -> Iterable[bytes]:
+        asked.append(name)
+        return await holds(name)
+
+    async def handle(payload: bytes, peer: RpcPeer) -> bytes:
+        raise AssertionError("it was not refused")
+
+    guarded = guarded_calls(access("allow * all topic x"), {LEASE: handle}, held)
+    with pytest.raises(RpcError, match=SECRET):
+        await guarded[LEASE](request.SerializeToString(), ALICE)
+    assert asked == ["lease-01"]
+
+
+@pytest.mark.parametrize(("acls", "permitted"), [
+    ("", False), ("allow * read topic x", False), ("allow * write topic x", True),
+    ("allow * idempotent_write cluster kafka-cluster", True),
+])
+async def test_a_lease_of_nothing_needs_what_a_producer_id_needs(acls: str, permitted: bool) -> None:
+    """Otherwise who may do nothing leaves any number of leases in etcd, and takes any number of ids."""
+    handled: list[bytes] = []
+
+    async def handle(payload: bytes, peer: RpcPeer) -> bytes:
+        handled.append(payload)
+        return b""
+
+    async def nothing(name: str) -> Iterable[bytes]:
+        return []
+
+    guarded = guarded_calls(access(acls), {LEASE: handle}, nothing)
+    for request in (lease_pb2.LeasePidRequest(), lease_pb2.LeasePidRequest(name="mine")):
+        with contextlib.nullcontext() if permitted else pytest.raises(RpcError, match="IdempotentWrite"):
+            await guarded[LEASE](request.SerializeToString(), ALICE)
+    assert len(handled) == 2 * permitted
 
 
 async def test_a_member_needs_the_partition_that_it_registers() -> None:

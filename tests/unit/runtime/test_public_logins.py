@@ -18,8 +18,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from hapax.client.credentials import OAuthToken
+from hapax.client.errors import SaslAuthenticationFailed, from_status
 from hapax.client.login import PasswordLogin, TokenLogin
 from hapax.core.access.principal_rules import PrincipalRules
+from hapax.core.errors import ErrorCode
 from hapax.core.sasl.exchange import PLAIN, SCRAM_SHA_512
 from hapax.local.authority import Authority
 from hapax.runtime import rpc_server
@@ -30,7 +32,8 @@ from hapax.runtime.ports import RpcError, RpcPeer
 from hapax.runtime.rpc import RpcIdentity
 from hapax.runtime.scram_image import ScramImage
 from hapax.runtime.tls import TlsCertificates, TlsOptions
-from unit.admin.rest_world import Clock, Random, set_password
+from hapax.wire.peer import PeerDistrusted, PeerError, PeerLoginRefused
+from unit.admin.rest_world import Clock, Random, Recording, set_password
 from unit.admin.test_callers import PASSWORD
 from unit.codec.test_json_web_tokens import EC_KEY, NOW, RULES, entry, token
 
@@ -48,6 +51,9 @@ class Told:
         self.shown += 1
         return self.text
 
+    async def outdated_header(self, header: str) -> bool:
+        return False
+
 
 class World:
     def __init__(self, client_auth: Any) -> None:
@@ -60,12 +66,14 @@ class World:
         self.scram = ScramImage(random)
         set_password(self.scram, "alice", PASSWORD)
         self.calls = 0
+        self.audit = Recording()
 
         async def keys() -> bytes:
             return json.dumps({"keys": [entry(EC_KEY, "ec")]}).encode()
 
         self.logins = HeaderLogins(
-            self.scram, self.clock, random, passwords=True, keys=IssuerKeys(keys, RULES, lambda: 0.0))
+            self.scram, self.clock, random, passwords=True, keys=IssuerKeys(keys, RULES, lambda: 0.0),
+            audit=self.audit)
 
     def options(self, issued: Any = None, **more: Any) -> TlsOptions:
         parts = {} if issued is None else {"chain": issued.certificate.decode(), "key": issued.key.decode()}
@@ -127,15 +135,19 @@ async def test_a_client_s_own_login_gives_it_its_principal() -> None:
 
 async def test_who_shows_nothing_or_what_is_wrong_reaches_no_handler() -> None:
     async with serving() as world:
-        for login in (None, Told("Basic !"), Told("Bearer x.y.z"), Told(""), password_login(PLAIN, "wrong")):
+        for login in (None, Told("Basic !"), Told("Bearer x.y.z"), Told(""), password_login(PLAIN, "a-guess")):
             with pytest.raises(RpcError) as refused:
                 await world.ask(login)
             assert refused.value.status == "UNAUTHENTICATED"
         assert world.calls == 0
+        assert [(event, who, address, fields["listener"], fields["mechanism"])
+                for event, who, address, fields in world.audit.lines] == [
+            ("login_failed", None, "127.0.0.1", "gRPC", each) for each in ("Basic", "Bearer", "Basic")]
+        assert "a-guess" not in str(world.audit.lines) and "x.y.z" not in str(world.audit.lines)
 
 
 async def test_the_number_of_logins_that_wait_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hapax.runtime.rpc_server._MOST_LOGINS", 0)
+    monkeypatch.setattr("hapax.runtime.authorization_header.MOST_WAITING", 0)
     async with serving() as world:
         with pytest.raises(RpcError) as refused:
             await world.ask(password_login(PLAIN))
@@ -229,3 +241,92 @@ async def _opened(watch: Any) -> bool:
         return (await watch.read()) is not grpc.aio.EOF
     except grpc.aio.AioRpcError:
         return False
+
+
+class Issuer:
+    """What a client's tokens come from: one after the other, the last again and again."""
+
+    def __init__(self, *given: Any, life_ms: int | None = 600_000) -> None:
+        self.given = list(given)
+        self.asked = 0
+        self.clock = Clock()
+        ports: Any = SimpleNamespace(random=Random(), clock=self.clock)
+        self._life_ms = life_ms
+        self.login = TokenLogin(ports, self._fetch, 10_000)
+
+    async def _fetch(self) -> OAuthToken:
+        self.asked += 1
+        given = self.given.pop(0) if len(self.given) > 1 else self.given[0]
+        if isinstance(given, Exception):
+            raise given
+        return OAuthToken(given, None if self._life_ms is None else self.clock.now_ms() + self._life_ms)
+
+
+async def test_a_kept_token_that_a_node_refuses_is_replaced_at_once() -> None:
+    """The node's clock is ahead, or the issuer has other keys: the call is not refused until four fifths of the token's
+    time are over."""
+    async with serving() as world:
+        issuer = Issuer(token(), token(exp=NOW + 900))
+        tls = TlsCertificates(world.options(), "client")
+        channel = world.network.public_channel(world.address, "c", tls, issuer.login)
+        try:
+            assert await channel.call(METHOD, b"", 30.0) == b"User:alice"
+            world.clock.ms = (NOW + 700) * 1000  # the first one has ended there
+            assert await channel.call(METHOD, b"", 30.0) == b"User:alice" and issuer.asked == 2
+            assert await channel.call(METHOD, b"", 30.0) == b"User:alice" and issuer.asked == 2
+        finally:
+            await channel.close()
+
+
+@pytest.mark.parametrize("life_ms", [600_000, None])
+async def test_a_refused_token_is_replaced_once_a_call(life_ms: int | None) -> None:
+    async with serving() as world:
+        issuer = Issuer(token(aud="another"), life_ms=life_ms)
+        tls = TlsCertificates(world.options(), "client")
+        channel = world.network.public_channel(world.address, "c", tls, issuer.login)
+        try:
+            for calls in (1, 2, 3):
+                with pytest.raises(RpcError) as refused:
+                    await channel.call(METHOD, b"", 30.0)
+                assert refused.value.status == "UNAUTHENTICATED" and issuer.asked <= 2 * calls
+        finally:
+            await channel.close()
+        assert world.calls == 0
+        told = from_status(refused.value, "LeasePid")
+        assert isinstance(told, SaslAuthenticationFailed) and told.code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+@pytest.mark.parametrize(("error", "status"), [
+    (PeerLoginRefused("401", ErrorCode.SASL_AUTHENTICATION_FAILED), "UNAUTHENTICATED"),
+    (PeerDistrusted("not its certificate"), "UNAUTHENTICATED"), (PeerError("503"), "UNAVAILABLE"),
+    (OSError("away"), "UNAVAILABLE"),
+])
+async def test_a_call_without_a_token_fails_as_a_call(error: Exception, status: str) -> None:
+    """Where another attempt fails likewise, the call is not made again and again."""
+    async with serving() as world:
+        with pytest.raises(RpcError) as refused:
+            await world.ask(Issuer(error).login)
+        assert refused.value.status == status and world.calls == 0
+
+
+async def test_a_login_that_the_listeners_refuse_is_not_shown_to_grpc() -> None:
+    async with serving() as world:
+        login = password_login(PLAIN)
+        login.refused(PeerLoginRefused("no entry", ErrorCode.SASL_AUTHENTICATION_FAILED), "127.0.0.1:9092")
+        with pytest.raises(RpcError) as refused:
+            await world.ask(login)
+        assert refused.value.status == "UNAUTHENTICATED" and "no entry" in str(refused.value)
+        assert not world.audit.lines
+
+
+async def test_a_name_with_a_colon_is_not_sent_as_another_user_s() -> None:
+    """HTTP's Basic would take what is before the colon for the name."""
+    async def read() -> str:
+        return PASSWORD
+
+    ports: Any = SimpleNamespace(random=Random(), clock=Clock())
+    async with serving() as world:
+        with pytest.raises(RpcError) as refused:
+            await world.ask(PasswordLogin(ports, PLAIN, "alice:x", read))
+        assert refused.value.status == "UNAUTHENTICATED" and "colon" in str(refused.value)
+        assert PASSWORD not in str(refused.value) and not world.audit.lines

@@ -649,6 +649,7 @@ def test_the_longest_silent_goes_when_there_are_too_many_of_all_addresses(run: C
 def test_an_ipv6_network_counts_as_one_address() -> None:
     network = source_of("2001:db8:1:2:3::4:5000")
     assert network == source_of("2001:db8:1:2:ffff::1:80") != source_of("2001:db8:1:3::1:80")
+    assert network == source_of("[2001:db8:1:2:ffff::1]:80"), "as gRPC spells it"
     assert source_of("192.0.2.1:1") == "192.0.2.1"
 
 

@@ -85,6 +85,12 @@ class LeaseRequest(NamedTuple):
         return self.resume_producer_id >= 0
 
 
+def name_of(name: str, call_id: bytes) -> str:
+    """Of the lease that a request is about; "": a new one, whose name is drawn. A call that names none is repeated
+    under the name that its id gives."""
+    return name or (f"lease-{call_id.hex()}" if call_id else "")
+
+
 def check_request(request: LeaseRequest, max_expire_ms: int) -> None:
     """Raises Refusal."""
     if not 0 < len(request.name) <= MAX_NAME_LENGTH:
