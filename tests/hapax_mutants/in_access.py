@@ -146,7 +146,7 @@ MUTANTS = (
     ),
     Mutant(
         "a lease is taken over without a right to what it holds", "rule 8", "runtime/public_access.py",
-        "        if call.names_lease and request.name and lease_topics is not None:\n",
+        "        if lease and lease_topics is not None:\n",
         "        if False:\n",
         (PUBLIC,),
     ),
