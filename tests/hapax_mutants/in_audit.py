@@ -8,6 +8,9 @@ from hapax_mutants.mutant import Mutant, unit
 LOG = unit("runtime/test_audit.py")
 CHANGES = unit("controller/test_audit.py")
 DECISIONS = unit("kafka/test_audit.py")
+SERVICES = unit("runtime/test_service_tls.py")
+PUBLIC = unit("runtime/test_public_logins.py")
+LEASES = unit("pid/test_repeated_calls.py")
 
 MUTANTS = (
     Mutant(
@@ -105,5 +108,35 @@ MUTANTS = (
         "            if ending:\n",
         "            if self._closing.is_set():\n",
         (LOG,),
+    ),
+    Mutant(
+        "another role's work is tried and the audit log is silent", "audit", "runtime/rpc_frames.py",
+        "            self._server.audit.record(\n                \"refused\",",
+        "            (lambda *_, **__: None)(\n                \"refused\",",
+        (SERVICES,),
+    ),
+    Mutant(
+        "a failed handshake is not in the audit log", "audit", "runtime/tls_connection.py",
+        "            self._network.audit.record(\n",
+        "            (lambda *_, **__: None)(\n",
+        (SERVICES,),
+    ),
+    Mutant(
+        "a certificate that gives no principal is not in the audit log", "audit", "runtime/rpc_server.py",
+        "            self._audit.record(\n                \"login_failed\",",
+        "            (lambda *_, **__: None)(\n                \"login_failed\",",
+        (PUBLIC,),
+    ),
+    Mutant(
+        "records that are refused to be deleted are told as deleted", "audit", "kafka/api/delete_records.py",
+        "            if refusal.code == ErrorCode.REQUEST_TIMED_OUT:",
+        "            if True:",
+        (DECISIONS,),
+    ),
+    Mutant(
+        "a lease is taken over and the audit log is silent", "audit", "pid/service.py",
+        "        self._audit.record(\n",
+        "        (lambda *_, **__: None)(\n",
+        (LEASES,),
     ),
 )

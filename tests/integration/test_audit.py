@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import confluent_kafka
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from clients.logins import PASSWORD, Logins, logins, set_password
@@ -19,7 +20,7 @@ from clients.secured import secured
 from conftest import end_cluster, start_cluster
 from hapax.client import NewTopic, TopicPartition
 from hapax.client.acls import EVERY_ACL
-from hapax.client.blocking import Admin
+from hapax.client.blocking import Admin, Leases
 from hapax.client.users import ScramDeletion
 from hapax.core.access.bindings import checked_binding
 from hapax.core.access.resources import Operation, Pattern, Permission, ResourceType
@@ -67,6 +68,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         set_password(cluster.bootstrap, "admin")
         set_password(cluster.bootstrap, "eve", iterations=8192)
         _change_everything(users, cluster)
+        _delete_and_take_over(users, cluster)
         _be_refused(users, secrets)
         _meet_in_a_transaction(users, folder / "coordinator-0.jsonl")
         AdminClient({
@@ -112,6 +114,32 @@ def _change_everything(users: Logins, cluster: LocalCluster) -> None:
     with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:  # its gRPC has no logins
         admin.set_draining([1], True)
         admin.set_draining([1], False)
+
+
+def _delete_and_take_over(users: Logins, cluster: LocalCluster) -> None:
+    """What brokers, coordinators and PID allocators change themselves."""
+    settings = users.librdkafka("SCRAM-SHA-256", "admin")
+    admin = AdminClient(settings)
+    with Admin(native(users)) as creator:
+        creator.create_topics([NewTopic("queue", 2, 1)])
+    producer = Producer(settings)
+    for partition in range(2):
+        producer.produce("queue", b"x", partition=partition)
+    producer.flush(30)
+    position = [confluent_kafka.TopicPartition("queue", partition, 1) for partition in range(2)]
+    for each in admin.delete_records(position[:1]).values():
+        each.result(30)
+    consumer = Consumer({**settings, "group.id": "g"})
+    consumer.commit(offsets=position, asynchronous=False)
+    consumer.close()
+    anonymous = {"bootstrap.servers": cluster.bootstrap}  # its gRPC has no logins
+    with Admin(anonymous) as other:
+        assert other.delete_group_offsets("g", [TopicPartition("queue", 1)]) == 1
+    for each in admin.delete_consumer_groups(["g"]).values():
+        each.result(30)
+    with Leases(anonymous) as leases:
+        for holder in ("first", "second"):
+            leases.take("loader", [TopicPartition("queue", 0)], holder=holder)
 
 
 def _be_refused(users: Logins, secrets: list[str]) -> None:
@@ -215,6 +243,15 @@ def test_acls_users_and_quotas(story: Story) -> None:
     assert [(line["old"], line["new"]) for line in changes] == [
         ({}, {"producer_byte_rate": 5e6}), ({"producer_byte_rate": 5e6}, {})]
     assert all(sorted(map(str, line["entity"])) == sorted(map(str, entity)) for line in changes)
+
+
+def test_what_nodes_change_themselves(story: Story) -> None:
+    deleted = story.one("records_deleted", topic="queue", partition=0, new=1, outcome="done", call="DeleteRecords")
+    assert deleted["node"].startswith("broker-") and deleted["address"] == "127.0.0.1"
+    story.one("group_offsets_deleted", "User:ANONYMOUS", group="g", topic="queue", old=[1], call="DeleteOffsets")
+    assert story.one("group_deleted", group="g", call="DeleteGroups")["node"] == "coordinator-0"
+    taken = story.one("lease_taken_over", "User:ANONYMOUS", lease="loader", outcome="done", call="LeasePid")
+    assert (taken["old"], taken["new"]["holder"]) == ({"holder": "first"}, "second")
 
 
 def test_moves(story: Story) -> None:

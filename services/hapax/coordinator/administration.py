@@ -14,6 +14,8 @@ from hapax.core.group.classic import ClassicGroup
 from hapax.core.group.subscription import assigned_partitions
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.rpc.gen.hapax.v1 import groups_pb2 as pb
+from hapax.runtime.asker import ASKER
+from hapax.runtime.audit_events import SILENT, Audit
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import RpcHandler
 from hapax.runtime.rpc import decoding
@@ -23,7 +25,8 @@ SHARDS: Final = "/hapax.v1.Shards/"
 
 
 class CoordinatorAdministration:
-    def __init__(self, shards: Shards, view: ClusterView) -> None:
+    def __init__(self, shards: Shards, view: ClusterView, audit: Audit = SILENT) -> None:
+        self._audit = audit
         self._shards = shards
         self._view = view
 
@@ -109,7 +112,22 @@ class CoordinatorAdministration:
             deleted = await shard.delete_offsets(request.group_id, None if request.all else chosen)
         except Refusal as refusal:
             return pb.DeleteOffsetsResponse(error=refusal.code, reason=refusal.reason).SerializeToString()
+        if deleted:
+            self._tell(request, chosen, deleted)
         return pb.DeleteOffsetsResponse(deleted=deleted).SerializeToString()
+
+    def _tell(self, request: pb.DeleteOffsetsRequest, chosen: list[TopicPartition], deleted: int) -> None:
+        """The audit log."""
+        asker = ASKER.get()
+        topics: dict[str | None, object] = {None: {"offsets": deleted}}
+        if not request.all:
+            topics = {
+                topic: sorted(each.partition for each in chosen if each.topic == topic)
+                for topic in dict.fromkeys(each.topic for each in chosen)}
+        for topic, old in topics.items():
+            self._audit.record(
+                "group_offsets_deleted", asker.principal, asker.address, call=asker.call, outcome="done",
+                group=request.group_id, topic=topic, old=old, new=None)
 
     async def _describe_shards(self, request: pb.DescribeShardsRequest) -> bytes:
         return pb.DescribeShardsResponse(shards=[

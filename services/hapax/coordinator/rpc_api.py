@@ -58,6 +58,7 @@ from hapax.core.types import (
 from hapax.rpc.gen.hapax.internal.v1 import common_pb2, coordinator_pb2
 from hapax.rpc.gen.hapax.v1 import lease_pb2, transactions_pb2
 from hapax.runtime.asker import ASKER, ascribed
+from hapax.runtime.audit_events import SILENT, Audit
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Clock, RpcHandler, RpcPeer
 from hapax.wire.write_pass import sign
@@ -77,7 +78,8 @@ class RpcApi:
     proof: tuple[RegistrationEpoch, bytes]
     """Registration epoch and session of this process; set when it is registered."""
 
-    def __init__(self, shards: Shards, view: ClusterView, clock: Clock) -> None:
+    def __init__(self, shards: Shards, view: ClusterView, clock: Clock, audit: Audit = SILENT) -> None:
+        self._audit = audit
         self._shards = shards
         self._view = view
         self._clock = clock
@@ -110,7 +112,7 @@ class RpcApi:
                 pb.FenceProducerRequest, self._fence_producer, pb.FenceProducerResponse),
             TRANSACTIONS + "CommitPrepared": _answering(
                 pb.CommitPreparedRequest, self._commit_prepared, pb.CommitPreparedResponse),
-            **CoordinatorAdministration(self._shards, self._view).handlers(),
+            **CoordinatorAdministration(self._shards, self._view, self._audit).handlers(),
         })
 
     def framed_handlers(self) -> dict[str, RpcHandler]:

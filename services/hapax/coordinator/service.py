@@ -78,7 +78,7 @@ class CoordinatorService:
             ports.network, view, self.node_id, ports.random, block_size=settings.pid_block_size
         )
         self.sweep = Sweep(self.shards, ports.random)
-        self.rpc = RpcApi(self.shards, view, ports.clock)
+        self.rpc = RpcApi(self.shards, view, ports.clock, ports.audit)
         self.counters = Counters(metrics)
         self._ports = ports
         self._on_lost = on_lost

@@ -26,6 +26,7 @@ def node_table(
     service then registers the calls of its role, and `registry.register_other_roles` those of other roles.
     """
     table = ApiTable(all_apis(), access_of(settings, view, audit), Quotas(settings, view))
+    table.audit = audit
     register_common(table, NodeContext(node_id, view, network, settings, Administration(view, network), broker))
     return table
 

@@ -25,7 +25,9 @@ from hapax.core.errors import ErrorCode
 from hapax.kafka.needs import Need, guarded
 from hapax.kafka.quotas import ClientLimits, Quotas, told_in_message
 from hapax.runtime.access import Access
+from hapax.runtime.addresses import host_of
 from hapax.runtime.asker import Asker
+from hapax.runtime.audit_events import SILENT, Audit
 from hapax.runtime.metrics import SECONDS, Histogram
 from hapax.runtime.ports import Chunk, FrameConnection
 from hapax.runtime.settings import Settings
@@ -163,7 +165,7 @@ class RequestContext:
 
     @property
     def asker(self) -> Asker:
-        return Asker(self.session.principal, self.host, self.api.name)
+        return Asker(self.session.principal, host_of(self.session.connection.peer), self.api.name)
 
     @property
     def closed(self) -> bool:
@@ -296,6 +298,14 @@ class ApiTable:
         """By API key."""
         self.access = access
         self.quotas = quotas or Quotas(Settings())
+        self.audit: Audit = SILENT
+        """Where handlers record what they have changed without the controller."""
+
+    def tell(self, ctx: RequestContext, event: str, outcome: str = "done", **fields: object) -> None:
+        """Records a change that this node has made."""
+        if self.audit.enabled:
+            asker = ctx.asker
+            self.audit.record(event, asker.principal, asker.address, call=asker.call, outcome=outcome, **fields)
 
     def on(self, row: ApiRow, handler: Handler, *, cancel_on_close: bool = False) -> None:
         """Installs a decoded handler for an API key, behind the row's need."""

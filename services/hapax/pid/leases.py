@@ -20,7 +20,7 @@ from hapax.core.types import NO_PRODUCER_ID, ProducerId, TopicIdPartition
 from hapax.pid.blocks import BlockAllocator
 from hapax.pid.leased_partitions import Holding, LeasedPartitions
 from hapax.runtime import telemetry
-from hapax.runtime.ports import Clock, Compare, Delete, MetadataStore, Put
+from hapax.runtime.ports import Clock, Compare, Delete, MetadataStore, MetadataUnavailable, Put
 
 log = telemetry.logger("leases")
 
@@ -40,13 +40,13 @@ class Leases:
 
     `rest_after_ms`: time from a lease's expiry until it is closed and counted. `forget_after_ms`: time from its expiry
     until a lease at rest that counts nothing is removed. `taken_over` hears of each lease that was taken from a holder,
-    and of that holder.
+    of that holder, and of the outcome: `done`, or `unknown` where the store did not answer.
     """
 
     def __init__(
         self, store: MetadataStore, keys: Keys, clock: Clock, blocks: BlockAllocator, partitions: LeasedPartitions,
         *, max_expire_ms: int, rest_after_ms: int, forget_after_ms: int, fence_timeout_s: float,
-        taken_over: Callable[[PidLeaseRecord, str], None],
+        taken_over: Callable[[PidLeaseRecord, str, str], None],
     ) -> None:
         self._store = store
         self._keys = keys
@@ -69,7 +69,7 @@ class Leases:
         leases.check_request(request, self._max_expire_ms)
         lease, former = await self._grant(request)
         if former:
-            self._taken_over(lease, former)
+            self._taken_over(lease, former, "done")
         held = await self._fence(lease)
         for holding in held.values():
             if holding.error in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
@@ -159,8 +159,14 @@ class Leases:
                 if before is None:
                     before = PidLeaseRecord(request.name, NO_PRODUCER_ID, leases.CLOSED_GENERATION, "", now, now)
                 after = leases.acquire(self._without_deleted(before), request, now, fresh)
-                if await self._swap(after, revision):
-                    return after, leases.former_holder(before, after, now)
+                former = leases.former_holder(before, after, now)
+                try:
+                    if await self._swap(after, revision):
+                        return after, former
+                except MetadataUnavailable:
+                    if former:  # the call, sent again, would find the lease as its own
+                        self._taken_over(after, former, "unknown")
+                    raise
 
     async def _change(self, name: str, step: Callable[[PidLeaseRecord], PidLeaseRecord]) -> PidLeaseRecord:
         """Raises Refusal where there is no such lease, or `step` refuses."""

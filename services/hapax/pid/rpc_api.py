@@ -21,6 +21,7 @@ from hapax.pid.metrics import BLOCKS, IDS_BELOW, LEASES_GRANTED, LEASES_REFUSED
 from hapax.rpc.gen.hapax.internal.v1 import pid_pb2
 from hapax.rpc.gen.hapax.v1 import lease_pb2
 from hapax.runtime import telemetry
+from hapax.runtime.asker import ascribed
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import MetadataUnavailable, Randomness, RpcError, RpcHandler
 from hapax.runtime.rollback_guard import StoreRefused
@@ -54,14 +55,14 @@ class RpcApi:
         return {ALLOCATOR + "AllocateBlock": decoding(pid_pb2.AllocateBlockRequest, self._allocate_block)}
 
     def public_handlers(self) -> dict[str, RpcHandler]:
-        return {
+        return ascribed({
             LEASES + "LeasePid": decoding(lease_pb2.LeasePidRequest, self._lease_pid),
             LEASES + "RenewLease": decoding(lease_pb2.RenewLeaseRequest, self._renew_lease),
             LEASES + "ReleaseLease": decoding(lease_pb2.ReleaseLeaseRequest, self._release_lease),
             LEASES + "ListLeases": decoding(lease_pb2.ListLeasesRequest, self._list_leases),
             LEASES + "GetProducerProgress": decoding(
                 lease_pb2.GetProducerProgressRequest, self._get_producer_progress),
-        }
+        })
 
     async def lease_topics(self, name: str) -> Iterable[bytes]:
         """The ids of the topics that a lease holds partitions of. Raises RpcError."""

@@ -13,6 +13,7 @@ from hapax.pid.leased_partitions import LeasedPartitions
 from hapax.pid.leases import Leases
 from hapax.pid.rpc_api import RpcApi
 from hapax.runtime import supervision, telemetry
+from hapax.runtime.asker import ASKER
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import MetadataUnavailable, Ports, Task
 from hapax.runtime.registration import Registration
@@ -39,6 +40,7 @@ class PidService:
         self.view = view
         self._settings = settings
         self._random = ports.random
+        self._audit = ports.audit
         self._on_lost = on_lost
         self._node = RpcNode("pid", ports, settings, view, metrics)
         self._tidier: Task | None = None
@@ -93,7 +95,14 @@ class PidService:
             except (MetadataUnavailable, TimeoutError) as error:
                 log.warning("leases were not tidied", error=error)
 
-    def _taken_over(self, lease: PidLeaseRecord, former_holder: str) -> None:
+    def _taken_over(self, lease: PidLeaseRecord, former_holder: str, outcome: str) -> None:
+        asker = ASKER.get()
+        self._audit.record(
+            "lease_taken_over", asker.principal, asker.address, call=asker.call, outcome=outcome, lease=lease.name,
+            old={"holder": former_holder}, new={
+                "holder": lease.holder, "producer_id": lease.producer_id, "generation": lease.generation})
+        if outcome != "done":
+            return
         self._takeovers.add()
         self._node.record(
             "lease_taken_over", name=lease.name, producer_id=lease.producer_id, generation=lease.generation,

@@ -24,9 +24,9 @@ COMMON: Final = {
 }
 """In each line, in this order."""
 
-LISTENER: Final = "name of the listener; `REST`, `gRPC`"
+LISTENER: Final = "name of the listener; `REST`; `gRPC`; `services`: a port between the cluster's processes"
 MECHANISM: Final = (
-    "SASL mechanism; `TLS`: by the certificate; `Basic`, `Bearer`: by the header of REST and gRPC; empty: none was "
+    "SASL mechanism; `TLS`: by the certificate; `Basic`, `Bearer`: by the header of REST or gRPC; empty: none was "
     "shown")
 CALL: Final = "the call of the Kafka protocol or of gRPC; `time-out`, `healing`: the cluster did it by itself"
 OUTCOME: Final = "`done`; `unknown`: the metadata store did not answer, so it may or may not have been stored"
@@ -50,12 +50,13 @@ EVENTS: Final[Mapping[str, Form]] = {
     "login": Form("A client has logged in, or has renewed its login.", {
         "listener": LISTENER, "mechanism": MECHANISM, "renewed": "true: again, on an open connection (KIP-368)",
     }, limited=True),
-    "login_failed": Form("A client could not log in.", {
+    "login_failed": Form("A client could not log in, or its TLS handshake failed.", {
         "listener": LISTENER, "mechanism": MECHANISM, "reason": "why; it may name the user that the client claims",
     }, limited=True),
     "refused": Form("A principal was not permitted to do something.", {
-        "call": CALL, "operation": "of Kafka, such as `Write`; of REST, such as `POST`",
-        "resource_type": "such as `Topic`; `Path`: of the REST API",
+        "call": CALL,
+        "operation": "of Kafka, such as `Write`; of REST, such as `POST`; `Call`: of a port between processes",
+        "resource_type": "such as `Topic`; `Path`: of the REST API; `Method`: of a port between processes",
         "resource": "name of the resource", "rule": "the ACL that decided; null: none permits it",
         "reason": "how it was decided",
     }, limited=True),
@@ -77,6 +78,16 @@ EVENTS: Final[Mapping[str, Form]] = {
     "group_config_changed": Form("The configuration of a consumer group was changed.", {
         **_CHANGE, "group": "its id", "old": "the names that changed and their values; null: the default",
         "new": "the same names"}),
+    "records_deleted": Form("The first records of a partition were deleted (DeleteRecords).", {
+        **_CHANGE, "topic": "its name", "partition": "its number",
+        "old": "null: where its records began is not asked",
+        "new": "the lowest offset that it has now; null: not known",
+    }),
+    "group_deleted": Form("A consumer group was deleted, and its offsets.", {
+        **_CHANGE, "group": "its id", "old": "null: its offsets are not told", "new": "null"}),
+    "group_offsets_deleted": Form("A group's offsets of a topic were deleted.", {
+        **_CHANGE, "group": "its id", "topic": "name of the topic; null: of all topics",
+        "old": "the partitions that were named; of all topics: how many offsets", "new": "null"}),
     "acl_created": Form("An ACL was added.", {**_CHANGE, "old": "null", "new": "the ACL"}),
     "acl_deleted": Form("An ACL was removed.", {**_CHANGE, "old": "the ACL", "new": "null"}),
     "user_changed": Form("A user's SCRAM password was set or removed.", {
@@ -100,6 +111,10 @@ EVENTS: Final[Mapping[str, Form]] = {
         **TXN, "cause": "`initialized`: another one has the id; `timed_out`; `newer_token`",
         "fenced_address": "address of the fenced client",
         "old": "producer_id and producer_epoch that are refused from now on", "new": "those that follow",
+    }, limited=True),
+    "lease_taken_over": Form("A producer id on lease was taken from its holder, who may no longer write with it.", {
+        **_CHANGE, "lease": "its name", "old": "holder: as it called itself",
+        "new": "holder, producer_id and generation",
     }, limited=True),
     "left_out": Form("Events that were left out, because one principal (or one address) caused too many.", {
         "of": "name of the event that was left out", "count": "how many",

@@ -15,6 +15,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, cast
 
 from hapax.runtime import supervision, telemetry
+from hapax.runtime.audit_events import SILENT, Audit
 from hapax.runtime.connection import Accepted, Connection
 from hapax.runtime.descriptors import raise_descriptor_limit
 from hapax.runtime.incidents import Incidents
@@ -80,9 +81,12 @@ class TcpNetwork:
     """`ports.Network` on real sockets. Make it inside the running loop."""
 
     def __init__(
-        self, identity: RpcIdentity = RpcIdentity(), tls: ProcessTls | None = None  # noqa: B008  # immutable
+        self, identity: RpcIdentity = RpcIdentity(), tls: ProcessTls | None = None,  # noqa: B008  # immutable
+        audit: Audit = SILENT,
     ) -> None:
-        """`identity`: of a process that calls other services, or serves calls. `tls`: by what it proves itself."""
+        """`identity`: of a process that calls other services, or serves calls. `tls`: by what it proves itself.
+        `audit`: where it records handshakes, logins of public calls and calls of other processes that are refused."""
+        self.audit = audit
         self.loop = asyncio.get_running_loop()
         self._identity = identity
         self._tls = tls
@@ -168,14 +172,14 @@ class TcpNetwork:
 
         server = GrpcServer(
             handlers, self._identity.cluster_id, ready, streams=streams, tls=None if streams else self._tls,
-            logins=logins)
+            logins=logins, audit=self.audit)
         await server.start(host, port)
         return server
 
     async def serve_frames(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> RpcServer:
         from hapax.runtime.rpc_frames import FramesServer
 
-        server = FramesServer(handlers, self._identity.cluster_id, self._services)
+        server = FramesServer(handlers, self._identity.cluster_id, self._services, self.audit)
         await server.start(self, host, port)
         return server
 

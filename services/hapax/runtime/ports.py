@@ -153,6 +153,11 @@ class TlsContexts(Protocol):
     """Certificates and rules of the TLS connections of a listener or a client. After a rotation, further connections
     get another context; open ones keep theirs."""
 
+    @property
+    def name(self) -> str:
+        """Of the listener, or of what is connected to; for messages."""
+        ...
+
     def context(self) -> ssl.SSLContext: ...
     def check(self, certificate: bytes) -> None:
         """Called at the end of each handshake with the peer's certificate (DER; empty: it has none). Raises

@@ -116,7 +116,7 @@ async def _serve(settings: Settings, role: Role | Literal["admin"], start: Start
             [str(address) for address in settings.etcd_addresses], settings.etcd_timeout_ms / 1000,
             None if tls is None else tls.etcd)
         disk = open_folder(settings.log_dir) if keeps_data else None
-        network = TcpNetwork(RpcIdentity(settings.cluster_id, _caller(role, settings)), tls)
+        network = TcpNetwork(RpcIdentity(settings.cluster_id, _caller(role, settings)), tls, audit.audit)
         ports = Ports(SystemClock(), network, store, random.SystemRandom(), disk, tls, audit.audit)
         if tls is not None:
             tls.watch(store.reload_certificates, settings.ssl_reload_interval_ms / 1000, ports.random)

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 from hapax.core.access.services import ServiceName, may_call
 from hapax.runtime import telemetry
-from hapax.runtime.addresses import Address
+from hapax.runtime.addresses import Address, host_of
+from hapax.runtime.audit_events import SILENT, Audit
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import (
     FrameConnection,
@@ -172,12 +173,15 @@ class FramesServer:
     """`ports.RpcServer`."""
 
     def __init__(
-        self, handlers: dict[str, RpcHandler], cluster_id: str, services: ServiceTls | None = None
+        self, handlers: dict[str, RpcHandler], cluster_id: str, services: ServiceTls | None = None,
+        audit: Audit = SILENT,
     ) -> None:
         """`services`: what callers prove themselves to; each method then takes calls from some roles only. None: calls
-        are taken from everybody who names the cluster."""
+        are taken from everybody who names the cluster. `audit`: where refusals are recorded."""
+        self.audit = audit
         self.address = ""
         self.services = services
+        self.services_name = "" if services is None else services.incoming.name
         self.handlers = handlers
         self.cluster_id = cluster_id
         self.running = RunningHandlers()
@@ -249,6 +253,10 @@ class _Caller:
                 self._peer = proven(self._peer, self._caller)
         except RpcError as error:
             self._refusal = error
+            if self._caller is not None:
+                self._server.audit.record(
+                    "login_failed", None, host_of(self._peer.address), listener=self._server.services_name,
+                    mechanism="TLS", reason=error.detail)
         return is_greeting
 
     async def _answer(self, call_id: int, method: str, request: bytes) -> None:
@@ -256,6 +264,10 @@ class _Caller:
         if self._caller is not None and not may_call(self._caller.role, method):
             self._server.complain(
                 "refused", "refused a call", method=method, caller=self._caller, peer=self._peer.address)
+            self._server.audit.record(
+                "refused", self._caller.principal, host_of(self._peer.address), call=method.rpartition("/")[2],
+                operation="Call", resource_type="Method", resource=method, rule=None,
+                reason="the method is not for this role")
             status, payload = "PERMISSION_DENIED", f"{method} is not for {self._caller}".encode()
         elif handler is None:
             status, payload = "UNIMPLEMENTED", method.encode()

@@ -23,6 +23,7 @@ from hapax.core.sasl.exchange import Failure
 from hapax.rpc.gen.hapax.internal.v1 import calls_pb2
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.addresses import Address, host_of, source_of
+from hapax.runtime.audit_events import SILENT, Audit
 from hapax.runtime.descriptors import raise_descriptor_limit
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import RpcError, RpcHandler, RpcPeer
@@ -67,6 +68,8 @@ _PUBLIC_IDLE_MS: Final = 600_000
 """A connection without calls is closed after this time, as on listeners of Kafka's protocol."""
 _MOST_WATCHES: Final = 100
 """Streams that watch the health: they need no login."""
+LISTENER: Final = "gRPC"
+"""What the audit log calls the public port."""
 _LAST_ANSWERS_S: Final = 0.5
 """A listener that closes with a grace waits at most this long for the answers of finished handlers to leave."""
 _HEALTH_POLL_S: Final = 1.0
@@ -80,10 +83,11 @@ class GrpcServer:
 
     def __init__(
         self, handlers: dict[str, RpcHandler], cluster_id: str, ready: Callable[[], str] | None, *, streams: bool,
-        tls: ProcessTls | None = None, logins: HeaderLogins | None = None,
+        tls: ProcessTls | None = None, logins: HeaderLogins | None = None, audit: Audit = SILENT,
     ) -> None:
         """`streams`: whether other services may open their stream of calls here. `tls`: with its certificates for
-        public services, these are served by TLS. `logins`: clients there must show one, or a certificate."""
+        public services, these are served by TLS. `logins`: clients there must show one, or a certificate.
+        `audit`: where certificates without a principal are recorded."""
         self.address = ""
         self._credentials: grpc.ServerCredentials | None = None
         principals: CertificatePrincipals | None = None
@@ -97,7 +101,8 @@ class GrpcServer:
         self._running = RunningHandlers()
         self._server = grpc.aio.server(options=(*(_OPTIONS if streams else _public_options()), *handshakes))
         self._calls = _Calls(
-            handlers, cluster_id, self._running, principals, None if principals is None else logins, streams=streams)
+            handlers, cluster_id, self._running, principals, None if principals is None else logins, audit,
+            streams=streams)
         services = sorted({method.split("/")[1] for method in handlers})
         if streams:
             services.append(EXCHANGE.split("/")[1])
@@ -142,8 +147,9 @@ def _public_options() -> tuple[tuple[str, int], ...]:
 class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     def __init__(
         self, handlers: dict[str, RpcHandler], cluster_id: str, running: RunningHandlers,
-        principals: CertificatePrincipals | None, logins: HeaderLogins | None, *, streams: bool,
+        principals: CertificatePrincipals | None, logins: HeaderLogins | None, audit: Audit, *, streams: bool,
     ) -> None:
+        self._audit = audit
         self._principals = principals
         self._logins = logins
         self._complain = Incidents(log, asyncio.get_running_loop().time)
@@ -192,7 +198,7 @@ class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             if self._logins is not None and authorization:
                 peer = peer._replace(principal=await self._logged_in(self._logins, authorization, peer.address))
             elif self._principals is not None:
-                peer = peer._replace(principal=self._principals.principal(context))
+                peer = peer._replace(principal=self._by_certificate(self._principals, context, peer.address))
                 if self._logins is not None and peer.principal == ANONYMOUS:
                     raise RpcError("UNAUTHENTICATED", "the call needs a login or a client's certificate")
         except RpcError as error:
@@ -210,10 +216,19 @@ class _Calls(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         if isinstance(outcome, Failure):
             self._complain("login", "a login failed", reason=outcome.reason, peer=address)
             logins.audit.record(
-                "login_failed", None, host_of(address), listener="gRPC",
+                "login_failed", None, host_of(address), listener=LISTENER,
                 mechanism="Bearer" if authorization[:7].lower() == "bearer " else "Basic", reason=outcome.reason)
             raise RpcError("UNAUTHENTICATED", "the credentials are not valid")
         return user(outcome.name)
+
+    def _by_certificate(self, principals: CertificatePrincipals, context: Any, address: str) -> Principal:
+        """Raises RpcError."""
+        try:
+            return principals.principal(context)
+        except RpcError as error:
+            self._audit.record(
+                "login_failed", None, host_of(address), listener=LISTENER, mechanism="TLS", reason=error.detail)
+            raise
 
     async def _exchange(self, _: object, context: Any) -> None:
         peer = await self._peer(context)

@@ -129,6 +129,8 @@ class ServiceTls:
 class Incoming:
     """`ports.TlsContexts` of a service port."""
 
+    name = NAME
+
     def __init__(self, services: ServiceTls) -> None:
         self._services = services
 
@@ -147,6 +149,8 @@ class Incoming:
 
 class Outgoing:
     """`ports.TlsContexts` of connections to one process."""
+
+    name = NAME
 
     def __init__(self, certificates: TlsCertificates, wanted: ServiceName) -> None:
         self._certificates = certificates

@@ -30,7 +30,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, cast
 
 from hapax.runtime import supervision
-from hapax.runtime.addresses import source_of
+from hapax.runtime.addresses import host_of, source_of
 from hapax.runtime.connection import BYTES, Accepted, Connection, Remainder
 from hapax.runtime.ports import (
     FileRange,
@@ -183,6 +183,8 @@ class TlsConnection(Connection):
         if self._accepted:
             reason = "the peer speaks no TLS" if code in _NOT_TLS else f"the TLS handshake failed: {reason}"
             self._complain(reason)
+            self._network.audit.record(
+                "login_failed", None, host_of(self.peer), listener=self._contexts.name, mechanism="TLS", reason=reason)
             if code in _NOT_TLS and self._fd >= 0 and not self._outgoing.pending:
                 with contextlib.suppress(OSError):
                     os.write(self._fd, _ALERT)  # OpenSSL says nothing here

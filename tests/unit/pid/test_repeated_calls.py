@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hapax.core.errors import ErrorCode
+from hapax.runtime.audit_events import EVENTS
 from unit.pid.test_pid_service import Lab, in_lab
 
 
@@ -26,5 +27,19 @@ def test_a_call_whose_answer_was_lost_is_repeated_without_harm(careful: bool) ->
         named = [await lab.lease(1, name="", call_id=b"new") for _ in range(2)]
         assert named[0] == named[1] and named[0].name
         assert (await lab.lease(0, call_id=bytes(65))).error == ErrorCode.INVALID_REQUEST
+
+    in_lab(scenario)
+
+
+def test_a_take_over_is_in_the_audit_log_once() -> None:
+    async def scenario(lab: Lab) -> None:
+        first = await lab.lease(0, holder="a", call_id=b"mine")
+        for _ in range(2):  # the answer was lost
+            await lab.lease(0, holder="b", call_id=b"other")
+        ((_, _, _, told),) = [each for each in lab.world.audit.events if each[0] == "lease_taken_over"]
+        assert told == {
+            "call": "LeasePid", "outcome": "done", "lease": "loader", "old": {"holder": "a"}, "new": {
+                "holder": "b", "producer_id": first.partitions[0].producer_id, "generation": 1}}
+        assert set(told) == set(EVENTS["lease_taken_over"].fields)
 
     in_lab(scenario)

@@ -83,10 +83,10 @@ class World:
         self.calls += 1
         return peer.principal.encode()
 
-    async def start(self, *, logins: bool = True, tls: bool = True) -> None:
+    async def start(self, *, logins: bool = True, tls: bool = True, rules: str = "DEFAULT") -> None:
         own: Any = SimpleNamespace(
-            public=self.public, services=None, rules=PrincipalRules("DEFAULT"), handshake_ms=10_000)
-        self.network = TcpNetwork(RpcIdentity("c", "broker/0"), own if tls else None)
+            public=self.public, services=None, rules=PrincipalRules(rules), handshake_ms=10_000)
+        self.network = TcpNetwork(RpcIdentity("c", "broker/0"), own if tls else None, self.audit)
         self.server = await self.network.serve_rpc(
             "127.0.0.1", 0, {METHOD: self.who}, streams=False, logins=self.logins if logins else None)
         self.address = ("tls://" if tls else "") + self.server.address
@@ -185,6 +185,15 @@ async def test_a_password_that_was_changed_counts_no_more() -> None:
         set_password(world.scram, "alice", "another")
         with pytest.raises(RpcError):
             await world.ask(password_login(PLAIN))
+
+
+async def test_a_certificate_without_a_principal_is_in_the_audit_log() -> None:
+    async with serving("required", rules="RULE:^CN=alice$/alice/") as world:
+        with pytest.raises(RpcError):
+            await world.ask(certificate="CN=eve")
+    ((event, principal, _, told),) = world.audit.lines
+    assert (event, principal, told["mechanism"]) == ("login_failed", None, "TLS")
+    assert told["reason"] == "no rule of ssl.principal.mapping.rules gives a principal for 'CN=eve'"
 
 
 async def test_a_large_request_of_who_has_not_logged_in_is_not_taken() -> None:

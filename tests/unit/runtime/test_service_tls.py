@@ -19,6 +19,7 @@ from hapax.runtime.process_tls import ProcessTls
 from hapax.runtime.rpc import RpcIdentity
 from hapax.runtime.rpc_frames import greeting
 from hapax.runtime.settings import SettingsError, load
+from unit.control_world import Recorded
 
 MARKERS = "/hapax.internal.v1.PartitionBroker/WriteMarkers"
 FENCE = "/hapax.internal.v1.PartitionBroker/FenceProducer"
@@ -39,6 +40,7 @@ class World:
         self.peers: list[RpcPeer] = []
         self.networks: list[TcpNetwork] = []
         self.servers: list[RpcServer] = []
+        self.audit = Recorded()
         (folder / "ca.crt").write_bytes(AUTHORITY.certificate)
         (folder / "foreign.crt").write_bytes(FOREIGN.certificate)
 
@@ -58,7 +60,7 @@ class World:
         return ProcessTls(role, load([f"{key}={value}" for key, value in settings.items()], environment={}))
 
     def network(self, tls: ProcessTls | None, caller: str) -> TcpNetwork:
-        self.networks.append(TcpNetwork(RpcIdentity("c1", caller), tls))
+        self.networks.append(TcpNetwork(RpcIdentity("c1", caller), tls, self.audit))
         return self.networks[-1]
 
     async def serve(self, tls: ProcessTls | None) -> str:
@@ -274,6 +276,41 @@ async def test_files_that_do_not_fit_leave_the_former_in_use(world: World) -> No
     assert "spiffe://c1/broker/0" in (broker.services.certificates.refusal or "")
     network = world.network(world.tls("coordinator", 100), "coordinator/100")
     assert await network.rpc_channel(f"broker/0@{address}").call(MARKERS, b"m", 5.0) == b"m"
+
+
+async def test_a_call_of_the_wrong_role_is_in_the_audit_log(world: World) -> None:
+    """Abuse case 29: whoever holds a node's certificate and tries another role's work is what an audit is for."""
+    address = await world.serve(world.tls("broker", 0))
+    await failure(world.network(world.tls("coordinator", 100), "coordinator/100"), f"broker/0@{address}", FENCE)
+    ((event, principal, host, told),) = world.audit.events
+    assert (event, principal, host) == ("refused", "Service:coordinator/100", "127.0.0.1")
+    assert told == {
+        "call": "FenceProducer", "operation": "Call", "resource_type": "Method", "resource": FENCE, "rule": None,
+        "reason": "the method is not for this role"}
+
+
+async def test_who_says_another_name_than_its_certificate_s_is_in_the_audit_log(world: World) -> None:
+    address = await world.serve(world.tls("broker", 0))
+    await failure(world.network(world.tls("coordinator", 100), "broker/1"), f"broker/0@{address}", SNAPSHOT)
+    ((event, principal, _, told),) = world.audit.events
+    assert (event, principal, told["listener"]) == ("login_failed", None, "services")
+    assert "the caller says that it is broker/1" in str(told["reason"])
+
+
+async def test_a_failed_handshake_is_in_the_audit_log(world: World) -> None:
+    address = await world.serve(world.tls("broker", 0))
+    foreign = world.tls("coordinator", 100, authority=FOREIGN)
+    await failure(world.network(foreign, "coordinator/100"), f"broker/0@{address}")
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+    async with asyncio.timeout(10):
+        await reader.read()
+    writer.close()
+    assert {each[:3] for each in world.audit.events} == {("login_failed", None, "127.0.0.1")}
+    reasons = [str(each[3]["reason"]) for each in world.audit.events]
+    assert "certificate verify failed" in reasons[0] and reasons[-1] == "the peer speaks no TLS"
+    assert {each[3]["mechanism"] for each in world.audit.events} == {"TLS"}
 
 
 async def test_a_new_certificate_that_names_two_processes_is_not_taken_over(world: World) -> None:

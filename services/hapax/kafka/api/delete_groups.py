@@ -35,6 +35,9 @@ def register(table: ApiTable, coordinator: DeletesGroups) -> None:
     async def handle(ctx: RequestContext, request: Any) -> Any:
         names = list(dict.fromkeys(request.groups_names))
         codes = await each_of(names, deleted)
+        for name, code in zip(names, codes, strict=True):
+            if code in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
+                table.tell(ctx, "group_deleted", "unknown" if code else "done", group=name, old=None, new=None)
         return DeleteGroupsResponse(throttle_time_ms=0, results=[
             Result(group_id=name, error_code=int(code)) for name, code in zip(names, codes, strict=True)
         ])

@@ -32,18 +32,23 @@ class RecordDeleter(Protocol):
 
 
 def register(table: ApiTable, deleter: RecordDeleter) -> None:
-    async def one(topic: str, asked: Any, timeout_ms: int) -> Any:
+    async def one(ctx: RequestContext, topic: str, asked: Any, timeout_ms: int) -> Any:
         try:
             low = await deleter.delete_records(topic, asked.partition_index, asked.offset, timeout_ms)
         except Refusal as refusal:
+            if refusal.code == ErrorCode.REQUEST_TIMED_OUT:  # the leader has deleted them; not all replicas may have
+                table.tell(ctx, "records_deleted", "unknown", topic=topic, partition=asked.partition_index,
+                           old=None, new=None)
             return _partition(asked.partition_index, refusal.code, _NO_OFFSET)
+        table.tell(
+            ctx, "records_deleted", topic=topic, partition=asked.partition_index, old=None, new=low)
         return _partition(asked.partition_index, ErrorCode.NONE, low)
 
     async def handle(ctx: RequestContext, request: Any) -> Any:
         """The partitions wait for their replicas together."""
         timeout_ms = min(request.timeout_ms, _LONGEST_MS)
         found = iter(await asyncio.gather(*(
-            one(topic.name, asked, timeout_ms) for topic in request.topics for asked in topic.partitions
+            one(ctx, topic.name, asked, timeout_ms) for topic in request.topics for asked in topic.partitions
         )))
         return _response([(topic.name, [next(found) for _ in topic.partitions]) for topic in request.topics])
 

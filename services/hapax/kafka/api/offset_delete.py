@@ -42,6 +42,7 @@ def register(table: ApiTable, coordinator: DeletesOffsets) -> None:
         try:
             check_group_id(request.group_id)
             codes = await coordinator.offset_delete(request.group_id, partitions)
+            _tell(table, ctx, request.group_id, partitions, codes)
         except Refusal as refusal:
             return with_reason(refused(request, ctx.api_version, refusal.code), refusal)
         return OffsetDeleteResponse(error_code=0, throttle_time_ms=0, topics=[
@@ -52,6 +53,17 @@ def register(table: ApiTable, coordinator: DeletesOffsets) -> None:
         ])
 
     table.on(ROW, handle)
+
+
+def _tell(
+    table: ApiTable, ctx: RequestContext, group: str, partitions: Sequence[TopicPartition], codes: Sequence[ErrorCode]
+) -> None:
+    deleted: dict[str, list[int]] = {}
+    for each_one, code in zip(partitions, codes, strict=True):
+        if code == ErrorCode.NONE:
+            deleted.setdefault(each_one.topic, []).append(each_one.partition)
+    for topic, indexes in deleted.items():
+        table.tell(ctx, "group_offsets_deleted", group=group, topic=topic, old=sorted(indexes), new=None)
 
 
 def refused(request: Any, version: int, code: ErrorCode) -> Any:
