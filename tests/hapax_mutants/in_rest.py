@@ -184,4 +184,15 @@ MUTANTS = (
         "        if False:\n",
         (unit("runtime/test_public_access.py"),),
     ),
+    Mutant(
+        "who may read nothing has all brokers asked", "a tenant's login", "admin/producers.py",
+        "        if caller.may_any(READ_TOPIC):\n", "        if True:\n",
+        _needs("test_who_may_read_nothing_costs_the_cluster_nothing"),
+    ),
+    Mutant(
+        "a token of an administrator reads nothing where no ACL names it", "roles of tokens", "admin/callers.py",
+        "    def may_any(self, action: Action) -> bool:\n        return True\n",
+        "    def may_any(self, action: Action) -> bool:\n        return super().may_any(action)\n",
+        _needs("test_who_may_read_nothing_costs_the_cluster_nothing"),
+    ),
 )

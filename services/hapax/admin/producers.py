@@ -94,8 +94,10 @@ def routes(context: Context) -> APIRouter:
         limit: Limit = 100, cursor: Cursor = None,
     ) -> Response:
         """The state of one producer in each partition of the cluster."""
-        async with context.heavy:
-            known = await clients.call(lambda admin: admin.partition_producers(None, [producer_id]))
+        known: list[PartitionProducer] = []
+        if caller.may_any(READ_TOPIC):
+            async with context.heavy:
+                known = await clients.call(lambda admin: admin.partition_producers(None, [producer_id]))
         found = [each for each in known if caller.may(READ_TOPIC, each.partition.topic)]
         if not found:
             raise not_found(f"No partition knows producer {producer_id}.", ErrorCode.UNKNOWN_PRODUCER_ID)

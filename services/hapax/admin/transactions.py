@@ -18,6 +18,7 @@ from hapax.client import Admin
 from hapax.client.producers import (
     ABORT_BREAKS_PROMISE,
     COMMIT_BREAKS_PROMISE,
+    Hanging,
     PartitionProducer,
     TransactionDetail,
     open_on,
@@ -273,9 +274,11 @@ def routes(context: Context) -> APIRouter:
         ] = 900_000,
     ) -> Response:
         """Transactions that are open on a partition but at no coordinator, or in which nothing was written lately."""
-        async with context.heavy:
-            found = await clients.call(
-                lambda admin: admin.find_hanging(context.ports.clock.now_ms(), older_than_ms))
+        found: list[Hanging] = []
+        if caller.may_any(READ_TOPIC):
+            async with context.heavy:
+                found = await clients.call(
+                    lambda admin: admin.find_hanging(context.ports.clock.now_ms(), older_than_ms))
         shown = (each for each in found if caller.may(READ_TOPIC, each.partition.topic))
         items, following = page(
             shown, lambda each: (each.partition.topic, each.partition.partition, each.producer_id), limit, cursor)

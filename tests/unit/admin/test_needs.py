@@ -21,7 +21,7 @@ from hapax.core.access.principals import user
 from hapax.core.access.resources import CLUSTER_NAME, Operation, ResourceType
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.runtime.settings import Settings
-from unit.admin.rest_world import Rest, allow, bearer, deny
+from unit.admin.rest_world import Rest, allow, basic, bearer, deny
 
 TOPIC, GROUP, CLUSTER, ID = (
     ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID)
@@ -447,3 +447,29 @@ async def test_the_version_is_told_to_everybody_who_is_known(tmp_path: Path) -> 
     assert (await world(tmp_path).ask("GET", "/v1/version", auth=bearer(ME))).status == 200
     assert (await world(tmp_path).ask("GET", "/v1/version")).status == 401
     assert (await world(tmp_path).ask("GET", "/openapi.json")).status == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/producers/4001", "/v1/hanging-transactions"])
+async def test_who_may_read_nothing_costs_the_cluster_nothing(tmp_path: Path, path: str) -> None:
+    """All brokers are asked for these, a few requests at a time: who sees nothing of it would hold the places."""
+    asked: list[str] = []
+
+    class Admin:
+        async def find_hanging(self, *_: Any) -> Any:
+            asked.append("hanging")
+            return []
+
+        async def partition_producers(self, *_: Any) -> Any:
+            asked.append("producers")
+            return []
+
+    rest = Rest(tmp_path, bindings=[allow("alice", O.READ, TOPIC, "t")], admin=Admin())
+    rest.set_password("alice", "a password")
+    answers = {
+        name: (await rest.ask("GET", path, auth=auth)).status for name, auth in (
+            ("billing", bearer("billing")), ("viewer", bearer("viewer")))}
+    assert not asked
+    answers |= {
+        name: (await rest.ask("GET", path, auth=auth)).status for name, auth in (
+            ("alice", basic("alice", "a password")), ("boss", bearer("boss")))}
+    assert len(asked) == 2 and len(set(answers.values())) == 1
