@@ -27,9 +27,10 @@ from hapax.core.sasl.scram_keys import ScramMechanism
 from hapax.core.types import PartitionIndex, TopicId
 from hapax.core.types import TopicPartition as CorePartition
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2, transactions_pb2
+from hapax.runtime.etcd_users import _Auth, set_up
 from hapax.runtime.ports import Compare, MetadataUnavailable, Put, RpcError
 from hapax.runtime.rpc import CLUSTER_KEY, LOGIN_KEY
-from hapax.runtime.tls import TlsOptions
+from hapax.runtime.tls import Material, TlsOptions
 from integration.scraping import total
 from integration.secure_cluster import CLIENTS, SERVICES, Secure, certificate_of
 from integration.waiting import wait_until
@@ -302,6 +303,20 @@ def test_etcd_lets_each_role_write_its_own_keys_only(secure: Secure) -> None:
             else:
                 with pytest.raises(MetadataUnavailable, match="permission denied"):
                     put(secure, who, key)
+
+
+def test_a_role_that_a_user_of_etcd_should_not_have_is_taken_back(secure: Secure) -> None:
+    """`set_up` takes back what is too much: whole roles of others too, not only ranges of keys."""
+    root = Material(*(secure.files.file(name).read_bytes() for name in ("root.crt", "root.key", SERVICES + ".crt")))
+    endpoint = f"127.0.0.1:{secure.process('etcd').port}"
+    credentials = grpc.ssl_channel_credentials(root.authorities, root.key, root.chain)
+    with grpc.secure_channel(endpoint, credentials, options=(("grpc.enable_http_proxy", 0),)) as channel:
+        etcd = _Auth(channel)
+        etcd._call("UserGrantRole", user="hapax-pid", role="hapax-controller")
+        assert set_up(endpoint, root, secure.cluster_id) == 1
+        assert list(etcd._call("UserGet", name="hapax-pid").roles) == ["hapax-pid"]
+        assert list(etcd._call("UserGet", name="root").roles) == ["root"]
+    assert set_up(endpoint, root, secure.cluster_id) == 0
 
 
 def test_etcd_takes_no_certificate_of_a_client_and_none_without(secure: Secure) -> None:

@@ -72,8 +72,13 @@ class _Auth:
         if name not in users:
             self._call("UserAdd", name=name, options=auth_pb2.UserAddOptions(no_password=True))
             self.done += 1
-        if role not in self._call("UserGet", name=name).roles:
+        present = set(self._call("UserGet", name=name).roles)
+        if role not in present:
             self._call("UserGrantRole", user=name, role=role)
+            self.done += 1
+        for each in present - {role}:  # rights of another role, however they came there
+            self._call("UserRevokeRole", name=name, role=each)
+            self.done += 1
 
     def _role(self, name: str, wanted: Sequence[KeyRange], roles: set[str]) -> None:
         if name not in roles:
@@ -105,8 +110,8 @@ def _kind(right: KeyRange) -> Any:
 _MESSAGES: Final[dict[str, tuple[Any, Any]]] = {
     method: (getattr(rpc_pb2, f"Auth{method}Request"), getattr(rpc_pb2, f"Auth{method}Response"))
     for method in (
-        "UserAdd", "UserGet", "UserList", "UserGrantRole", "RoleAdd", "RoleGet", "RoleList", "RoleGrantPermission",
-        "RoleRevokePermission")
+        "UserAdd", "UserGet", "UserList", "UserGrantRole", "UserRevokeRole", "RoleAdd", "RoleGet", "RoleList",
+        "RoleGrantPermission", "RoleRevokePermission")
 } | {
     "AuthEnable": (rpc_pb2.AuthEnableRequest, rpc_pb2.AuthEnableResponse),
     "AuthStatus": (rpc_pb2.AuthStatusRequest, rpc_pb2.AuthStatusResponse),
