@@ -22,6 +22,7 @@ from hapax.cli.main import application
 from hapax.client import AuthenticationError, RetriableError, blocking
 from hapax.local.cluster import LocalCluster
 from hapax.runtime.network import raise_descriptor_limit
+from integration.scraping import scraped, total
 from integration.waiting import wait_until
 
 VALUES = [b"v%d" % number for number in range(50)]
@@ -218,6 +219,8 @@ def test_all_certificates_are_replaced_while_clients_work(tls: Secured, node: Lo
     assert sorted(map(bytes, filter(None, seen))) == [b"native"] * 150 + [b"other"] * 150
 
 
+PER_ADDRESS = 500
+"""`ssl.max.handshakes.per.ip`."""
 FLOOD = int(os.environ.get("HAPAX_TEST_HANDSHAKES", "2000"))
 
 
@@ -226,6 +229,12 @@ def test_handshakes_that_never_end_lock_no_client_out(tls: Secured, node: LocalC
     settings = {"bootstrap.servers": tls.bootstrap, **tls.client}
     raise_descriptor_limit()
     flood = []
+
+    def ended() -> float:
+        return sum(total(scraped(node, "broker-0"), "hapax_tls_handshakes_total", listener="SSL", outcome=outcome)
+                   for outcome in ("given up", "timed out"))
+
+    before = ended()
     with blocking.Producer(settings) as producer:
         producer.send(topic, b"before").result()
         for number in range(FLOOD):
@@ -236,5 +245,6 @@ def test_handshakes_that_never_end_lock_no_client_out(tls: Secured, node: LocalC
         producer.send(topic, b"amid").result()
         with blocking.Producer(settings) as another:
             another.send(topic, b"a new one").result()
+        assert ended() - before >= FLOOD - PER_ADDRESS, "the node has kept them all"
     for sock in flood:
         sock.close()
