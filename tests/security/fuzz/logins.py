@@ -8,7 +8,7 @@ import random
 from typing import Any, Final, NamedTuple
 
 import jwt
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from hapax.codec.json_web_tokens import UnknownKey, read_key_set, verify
 from hapax.core.sasl.exchange import Challenge, Failure, PasswordCheck, Success, TokenCheck
@@ -22,6 +22,7 @@ from unit.core.sasl.test_scram import ALICE, SECRET, credential, proof_of
 
 ADMIN: Final = {mechanism: credential("of the administrator", mechanism) for mechanism in ScramMechanism}
 _OTHER: Final = ec.generate_private_key(ec.SECP256R1())
+_WEAK: Final = rsa.generate_private_key(65537, 1024)
 
 
 class Login(NamedTuple):
@@ -39,6 +40,8 @@ class Login(NamedTuple):
     extension: bytes
     cut: int
     """Bytes of the nonce that the last message leaves out (CVE-2024-56128)."""
+    repeated: bytes
+    """The header that the last message says; honest ones say the first message's."""
 
 
 class Scram:
@@ -50,17 +53,19 @@ class Scram:
 
     def make(self, rng: random.Random) -> Login:
         if rng.random() < 0.5:  # honest but for one thing at most, so that many come to the last message
-            spoil = rng.randrange(1, 1 << 30)
-            return Login(
-                b"n,,", b"alice", b"client", rng.choice(("secret", "secret", "guess")), 0, rng.choice((0, 0, spoil)),
-                rng.random() < 0.1, rng.choice((b"", b"", b",x=y")), rng.choice((0, 0, 1, len(b"server"))))
+            honest = Login(b"n,,", b"alice", b"client", "secret", 0, 0, False, b"", 0, b"n,,")
+            return honest._replace(**rng.choice((
+                {}, {"password": "guess"}, {"spoil_last": rng.randrange(1, 1 << 30)}, {"replayed": True},
+                {"extension": b",x=y"}, {"cut": rng.choice((1, len(b"server")))}, {"repeated": b"y,,"},
+                {"header": b"n,a=admin,", "repeated": b"n,a=admin,"})))
+        header = rng.choice((b"n,,", b"n,,", b"y,,", b"n,a=admin,", b"n,a=alice,", b"p=tls-unique,,", b"n,a=", b",,"))
         return Login(
-            rng.choice((b"n,,", b"n,,", b"y,,", b"n,a=admin,", b"n,a=alice,", b"p=tls-unique,,", b"n,a=", b",,")),
+            header,
             rng.choice((b"alice", b"alice", b"admin", b"a=2Cb", b"=", b"alice,n=admin", b"mallory", b"ali\xc2\xadce")),
             rng.choice((b"client", b"c" * 1025, b"", b"a,b", b"\xff", b"c")),
             rng.choice(("secret", "secret", "", "guess")), rng.choice((0, 0, rng.randrange(1 << 30))),
             rng.choice((0, 0, rng.randrange(1 << 30))), rng.random() < 0.1, rng.choice((b"", b"", b",x=y", b",m=z")),
-            rng.choice((0, 0, 0, 1, len(b"server"))))
+            rng.choice((0, 0, 0, 1, len(b"server"))), header)
 
     def check(self, made: Login) -> str:
         found = self._exchange("server")
@@ -81,7 +86,7 @@ class Scram:
             last = self._last(b"n,,", honest, challenged.token, "secret", b"", 0)
             assert isinstance(other.step(last), Success)
         else:
-            last = self._last(made.header, bare, challenge, made.password, made.extension, made.cut,
+            last = self._last(made.repeated, bare, challenge, made.password, made.extension, made.cut,
                               base64.b64decode(salt), int(iterations))
         outcome = found.step(_spoilt(last, made.spoil_last))
         assert isinstance(outcome, (Success, Failure))
@@ -90,6 +95,8 @@ class Scram:
             return "refused at last"
         assert not made.cut or made.spoil_last, "a part of the nonce was enough"
         assert made.password == "secret" and not made.replayed, "it does not know the password"
+        assert made.repeated == made.header or made.spoil_first, "it began with another header"
+        assert b"a=admin" not in first.split(b",")[1], "it gets the rights of another"
         assert outcome.name == "alice", "it knows the password of alice alone"
         return "let in"
 
@@ -158,6 +165,7 @@ class OAuthBearer:
         if isinstance(step, Failure):
             return "refused"
         if isinstance(step, Challenge):
+            assert isinstance(found.step(b"n,,\x01auth=Bearer aa.bb.cc\x01\x01"), Failure), "it asks once more"
             assert isinstance(found.step(b"\x01"), Failure)
             return "refused after its word"
         assert isinstance(step, TokenCheck)
@@ -189,6 +197,15 @@ class Tokens:
 
     def make(self, rng: random.Random) -> Signed:
         claims = dict(CLAIMS)
+        if rng.random() < 0.5:  # honest but for one thing at most
+            kid, key = rng.choice((("ec", "ec"), ("rsa", "rsa"), ("ps", "ps"), ("ps", "rsa"), ("ec", "other")))
+            told: dict[str, Any] = {"kid": kid}
+            if kid == key and rng.random() < 0.3:
+                told["crit"] = ["exp"]
+            elif kid == key and rng.random() < 0.6:
+                name = rng.choice(sorted(self._values))
+                claims[name] = rng.choice(self._values[name])
+            return Signed(told, claims, key, 0)
         for name, values in self._values.items():
             if rng.random() < 0.3:
                 claims[name] = rng.choice(values)
@@ -199,10 +216,10 @@ class Tokens:
                       rng.choice((0, 0, rng.randrange(1, 1 << 30))))
 
     def check(self, made: Signed) -> str:
-        key: Any = {"ec": EC_KEY, "rsa": RSA_KEY, "other": _OTHER}[made.key]
+        key: Any = {"ec": EC_KEY, "rsa": RSA_KEY, "ps": RSA_KEY, "other": _OTHER}[made.key]
         claims = {name: value for name, value in made.claims.items() if value is not None}
         honest = jwt.api_jws.PyJWS().encode(
-            json.dumps(claims).encode(), key, "RS256" if made.key == "rsa" else "ES256",
+            json.dumps(claims).encode(), key, {"rsa": "RS256", "ps": "PS256"}.get(made.key, "ES256"),
             headers={k: v for k, v in made.header.items() if k != "b64"} | ({"typ": "JWT"} if made.spoil else {}),
         ) if isinstance(made.header["kid"], str) else "e30.e30.AA"
         text = text_of(_spoilt(honest.encode(), made.spoil))
@@ -234,7 +251,7 @@ class KeySets:
 
     def make(self, rng: random.Random) -> bytes:
         entries: list[Any] = [
-            entry(key, kid) for key, kid in ((EC_KEY, "ec"), (RSA_KEY, "rsa")) if rng.random() < 0.8]
+            entry(key, kid) for key, kid in ((EC_KEY, "ec"), (RSA_KEY, "rsa"), (_WEAK, "weak")) if rng.random() < 0.8]
         for each in entries:
             for name in rng.sample(sorted(each), rng.randrange(3)):
                 each[name] = rng.choice((None, 7, "", "AA", "RSA", "EC", "oct", ["EC"], {"x": 1}, "\ud800"))
@@ -248,4 +265,5 @@ class KeySets:
             return "no key set"
         assert all(key.algorithms and not any(each.startswith(("HS", "none")) for each in key.algorithms)
                    for key in found.values())
+        assert "weak" not in found
         return f"{len(found)} keys"
