@@ -22,8 +22,9 @@ IMAGES ?=
 KILLS ?= 50
 FLIGHTS ?= 336776
 ARCHIVES ?=
+VERSION ?=
 
-.PHONY: help setup demo secure-demo test test-one test-clients security-test lint bench proto docs scenarios-update spark-matrix golden upgrade-test sim sim-seed sim-summary explore chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test audit-deps sbom clean
+.PHONY: help setup demo secure-demo test test-one test-clients security-test lint bench proto docs scenarios-update spark-matrix golden upgrade-test sim sim-seed sim-summary explore chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test audit-deps sbom release release-test clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -132,6 +133,12 @@ audit-deps: setup ## fail if a pinned dependency has a known vulnerability witho
 
 sbom: setup ## write build/sbom: what each image and the wheel consist of, as CycloneDX: make sbom ARCHIVES='PATH ...'
 	@$(BIN)/python -m scripts.supply.sbom $(addprefix --archive ,$(ARCHIVES))
+
+release: setup ## build a release of this commit into build/release, and publish nothing: make release VERSION=1.2.0 (root; IMAGES=none: no images)
+	@$(BIN)/python -m scripts.release $(if $(VERSION),'$(VERSION)',--help) $(if $(IMAGES),--images '$(IMAGES)')
+
+release-test: setup ## try a release as a newcomer would, or without VERSION a candidate of this commit, built twice: make release-test VERSION=1.2.0
+	@PYTHONPATH=tests $(BIN)/python -m hapax_release $(VERSION) $(if $(IMAGES),--images '$(IMAGES)')
 
 clean: ## remove build results; the caches of packages and etcd stay
 	@rm -rf build dist .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

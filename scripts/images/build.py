@@ -241,7 +241,7 @@ def _hapax_layers() -> list[Path]:
     def make(path: Path) -> None:
         with tempfile.TemporaryDirectory(dir=CACHE) as folder:
             target = Path(folder) / "target"
-            _install(target, "--no-deps", str(_without_leftovers(Path(folder) / "source")))
+            _install_own(target, Path(folder))
             write_layer(path, [(target, "opt/hapax"), (command, "usr/local/bin/hapax")])
 
     made_of = " ".join([file_hash(command), file_hash(THIS), tree_hash(SOURCES)])
@@ -270,7 +270,7 @@ def hapax_spark() -> tuple[str, Path]:
     def make(path: Path) -> None:
         with tempfile.TemporaryDirectory(dir=CACHE) as folder:
             target = Path(folder) / "target"
-            _install(target, "--no-deps", str(_without_leftovers(Path(folder) / "source")))
+            _install_own(target, Path(folder))
             own = write_layer(Path(folder) / "own", [(target, "opt/hapax")])
             Image(name, [base, packages, own], {
                 "Env": [f"PATH={SPARK_HOME}/bin:{PATH}", *SPARK_ENVIRONMENT], "User": USER, "WorkingDir": "/tmp",
@@ -327,12 +327,25 @@ def _without_leftovers(folder: Path) -> Path:
     return folder
 
 
-def _install(target: Path, *words: str) -> None:
+def _install_own(target: Path, folder: Path) -> None:
+    """Hapax itself, by way of a wheel: installed from its folder, it would note the folder's path."""
+    wheels = folder / "wheels"
+    _pip("wheel", "--no-deps", f"--build-constraint={ROOT / 'requirements.lock'}", f"--wheel-dir={wheels}",
+         str(_without_leftovers(folder / "source")))  # fmt: skip
+    (wheel,) = wheels.iterdir()
+    version = wheel.name.split("-")[1]
+    _install(target, "--no-deps", "--no-index", f"--find-links={wheels}", f"hapaxlog=={version}")
+
+
+def _pip(*words: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", f"--target={target}", *words],
-        capture_output=True, text=True, check=False)
+        [sys.executable, "-m", "pip", *words, "--quiet"], capture_output=True, text=True, check=False)
     if done.returncode:
         raise NotPossible(f"pip: {done.stderr.strip()[-2000:]}")
+
+
+def _install(target: Path, *words: str) -> None:
+    _pip("install", "--no-compile", f"--target={target}", *words)
     shutil.rmtree(target / "bin", ignore_errors=True)  # their first lines name this machine's Python
     _compile(target)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import metadata
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query, Response
@@ -20,6 +19,7 @@ from hapax.codec.metadata import Role, ShardKind
 from hapax.core.cluster.failover import FIT, SILENT
 from hapax.core.types import NodeId
 from hapax.runtime.cluster import ClusterView, NodeView
+from hapax.runtime.package import package_version
 
 API_VERSION: Final = "1"
 _KINDS: Final[tuple[ShardKind, ...]] = ("txn", "group")
@@ -85,13 +85,6 @@ class Health(BaseModel):
         "status": "degraded", "checks": [
             {"name": "controller", "status": "ok", "detail": "300 acts"},
             {"name": "replicas", "status": "degraded", "detail": "3 partitions have replicas that are not in sync"}]}]}}
-
-
-def package_version() -> str:
-    try:
-        return metadata.version("hapaxlog")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def routes(context: Context) -> APIRouter:

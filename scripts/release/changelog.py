@@ -1,0 +1,42 @@
+"""Sections of CHANGELOG.md: `## Unreleased`, which grows with every change; `## VERSION - DATE` for each release."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+
+from packaging.version import Version
+from scripts.release.versions import Refused
+
+
+def section(text: str, name: str) -> str | None:
+    """The lines below the heading that begins with `name`, stripped; None: there is no such heading."""
+    parts = re.split(r"^## (.*)\n", text, flags=re.MULTILINE)
+    for heading, body in zip(parts[1::2], parts[2::2], strict=True):
+        if heading.split(" - ")[0].strip() == name:
+            return body.strip()
+    return None
+
+
+def cut(text: str, version: Version, day: date) -> str:
+    """What is unreleased becomes the section of this version; an empty section `Unreleased` stays above it. A section
+    that somebody has written already stays as it is. Raises Refused."""
+    if section(text, str(version)):
+        return text
+    if not section(text, "Unreleased"):
+        raise Refused(f"CHANGELOG.md has nothing under 'Unreleased': what would {version} bring?")
+    return re.sub(
+        r"^## Unreleased *\n", f"## Unreleased\n\n## {version} - {day.isoformat()}\n", text, count=1,
+        flags=re.MULTILINE)  # fmt: skip
+
+
+def notes(text: str, version: Version) -> str:
+    """The release notes: the section of this version, under a title. Raises Refused."""
+    body = section(text, str(version))
+    if not body:
+        raise Refused(f"CHANGELOG.md has no section {version}")
+    if section(text, "Unreleased"):
+        raise Refused(
+            f"the tree states {version} already, but CHANGELOG.md has entries under 'Unreleased': move them into the"
+            " section, or release a later version")
+    return f"# Hapax {version}\n\n{body}\n"
