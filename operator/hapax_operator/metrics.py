@@ -12,3 +12,20 @@ FAILED: Final = counter("hapax_operator_reconcile_failures_total", "Reconciliati
 USERS_RECONCILED: Final = counter("hapax_operator_user_reconciles_total", "Reconciliations of a User.")
 USERS_FAILED: Final = counter(
     "hapax_operator_user_reconcile_failures_total", "Reconciliations of a User that failed and are retried.")
+
+ETCD_SETTLED: Final = gauge("hapax_etcd_settled", "1 while etcd has all its members, and all are healthy.")
+ETCD_WANTED: Final = gauge("hapax_etcd_members_wanted", "Wanted members of etcd.")
+ETCD_HEALTHY: Final = gauge("hapax_etcd_members_healthy", "Healthy members of etcd that have a vote.")
+ETCD_ALARMS: Final = gauge("hapax_etcd_alarms", "Alarms that members of etcd have raised.")
+ETCD_DATABASE: Final = gauge("hapax_etcd_database_bytes", "Size of etcd's largest database file.", unit="bytes")
+ETCD_USED: Final = gauge(
+    "hapax_etcd_database_used_bytes", "The most that a member's database file holds.", unit="bytes")
+ETCD_QUOTA: Final = gauge("hapax_etcd_quota_bytes", "Size at which etcd takes no more writes.", unit="bytes")
+ETCD_SNAPSHOT: Final = gauge(
+    "hapax_etcd_last_snapshot_seconds", "When the last snapshot of etcd was taken, in Unix seconds; 0: never.",
+    unit="seconds")
+ETCD_SNAPSHOT_LATE: Final = gauge(
+    "hapax_etcd_snapshot_late", "1 while the last snapshot of etcd failed, or is older than twice its interval.")
+ETCD_SNAPSHOTS_FAILED: Final = counter("hapax_etcd_snapshot_failures_total", "Snapshots of etcd that failed.")
+ETCD_DEFRAGMENTED: Final = counter("hapax_etcd_defragmentations_total", "Defragmentations of a member of etcd.")
+ETCD_STEPS: Final = counter("hapax_etcd_steps_total", "Steps by which the keeper changed etcd's members.")

@@ -20,9 +20,11 @@ TOPICS: Final = "topics"
 PRODUCERS: Final = "transactionalproducers"
 POOLS: Final = "brokerpools"
 USERS: Final = "users"
+WORKLOADS: Final = "workloads"
 WATCHED: Final = (TOPICS, PRODUCERS, USERS)
 """The kinds that users create in any namespace. The single BrokerPool is watched separately."""
-KINDS: Final = {TOPICS: "Topic", PRODUCERS: "TransactionalProducer", USERS: "User", POOLS: "BrokerPool"}
+KINDS: Final = {
+    TOPICS: "Topic", PRODUCERS: "TransactionalProducer", USERS: "User", POOLS: "BrokerPool", WORKLOADS: "Workload"}
 
 FINALIZER: Final = "hapax.dev/delete-topic"
 SPARK_FINALIZER: Final = "hapax.dev/end-spark"

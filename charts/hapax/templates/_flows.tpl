@@ -30,9 +30,10 @@ not here is denied.
 {{- if $v.admin.enabled }}{{ $users = append $users "admin" }}{{ end -}}
 {{- if $secure }}{{ $users = append $users "certificates" }}{{ end -}}
 {{- $flows = concat $flows (list
-      (dict "port" 2379 "to" (list "etcd") "from" $users "peers" list)
+      (dict "port" 2379 "to" (list "etcd") "from" (append $users "etcd-keeper") "peers" list)
       (dict "port" 2380 "to" (list "etcd") "from" (list "etcd") "peers" list)
-      (dict "port" 2381 "to" (list "etcd") "from" list "peers" $v.networkPolicy.metrics "open" (not $secure))) -}}
+      (dict "port" 2381 "to" (list "etcd") "from" list "peers" $v.networkPolicy.metrics "open" (not $secure))
+      (dict "port" 8081 "to" (list "etcd-keeper") "from" list "peers" $v.networkPolicy.metrics "open" (not $secure))) -}}
 {{- end -}}
 {{- if $v.admin.enabled -}}
 {{- $flows = append $flows (dict "port" 8090 "to" (list "admin") "from" (ternary (list "load-master" "load-worker") list $v.load.enabled) "peers" $v.admin.clients "open" true) -}}

@@ -1,0 +1,381 @@
+"""The keeper of etcd: reads its pods and members, plans (`plan_etcd`, `plan_etcd_care`), and takes one step at a time.
+
+It needs the API server alone, since etcd must be kept while etcd is down. Two keepers at a time do no harm: writes to
+the API server name the version that was read, and changes of members name ids that are never used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from hapax.runtime import telemetry
+from hapax.runtime.etcd_members import (
+    EtcdAlarm,
+    EtcdMember,
+    EtcdMembers,
+    EtcdRefused,
+    EtcdStatus,
+    any_of,
+)
+from hapax.runtime.ports import Clock, Randomness
+from hapax.runtime.tls import Material
+from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
+from hapax_operator.conditions import Condition, Note
+from hapax_operator.etcd_observe import (
+    Spec,
+    alarms_of,
+    databases_of,
+    members_of,
+    ordinal_of,
+    pods_of,
+    record_data,
+    record_of,
+    snapshot_name,
+    snapshots_of,
+    wanted_of,
+)
+from hapax_operator.metrics import (
+    ETCD_ALARMS,
+    ETCD_DATABASE,
+    ETCD_DEFRAGMENTED,
+    ETCD_HEALTHY,
+    ETCD_QUOTA,
+    ETCD_SETTLED,
+    ETCD_SNAPSHOT,
+    ETCD_SNAPSHOT_LATE,
+    ETCD_SNAPSHOTS_FAILED,
+    ETCD_STEPS,
+    ETCD_USED,
+    ETCD_WANTED,
+)
+from hapax_operator.plan_etcd import (
+    Add,
+    EtcdSeen,
+    MoveLeader,
+    NoteRemoved,
+    Permit,
+    Plan,
+    Promote,
+    Record,
+    Remember,
+    Remove,
+    Restart,
+    SetReplicas,
+    Step,
+    plan,
+)
+from hapax_operator.plan_etcd_care import (
+    AlarmSeen,
+    CarePlan,
+    CareSeen,
+    CareStep,
+    Defragment,
+    Disarm,
+    HandOver,
+    Prune,
+    TakeSnapshot,
+    plan_care,
+)
+from hapax_operator.status import StatusWriter
+from hapax_operator.workloads import Reporter, WorkloadResource, workload_for
+
+log = telemetry.logger("etcd-keeper")
+
+_SOON_S: Final = 1.0
+"""Between two looks while something is to be done."""
+_LATER_S: Final = 5.0
+_REMOVED_KEPT: Final = 64
+
+
+class Look(NamedTuple):
+    """What was read in one look."""
+
+    stateful_set: Mapping[str, Any]
+    pods: Mapping[str, Mapping[str, Any]]
+    """By name."""
+    record: Mapping[str, Any] | None
+    seen: EtcdSeen
+    statuses: Mapping[int, EtcdStatus]
+    """By ordinal."""
+
+    @property
+    def answering(self) -> list[int]:
+        """Ordinals of members that can answer for the cluster: learners cannot."""
+        return [each.ordinal for each in self.seen.members if each.healthy and not each.learner]
+
+
+class EtcdKeeper:
+    """`run()` ends only with an error that another start may repair."""
+
+    def __init__(
+        self, spec: Spec, api: KubeApi, clock: Clock, random: Randomness, metrics: telemetry.Metrics,
+        members: EtcdMembers | None = None,
+    ) -> None:
+        self._spec = spec
+        self._api = api
+        self._clock = clock
+        self._random = random
+        self._members = members
+        self._material: Material | None = None
+        self._reporter = Reporter(api, StatusWriter(api, clock, lambda ref, body: None))
+        self._started_at = clock.now_ms() // 1000
+        self._snapshot_failed_at = 0
+        self._m = {each: metrics.gauge(each) for each in (
+            ETCD_SETTLED, ETCD_WANTED, ETCD_HEALTHY, ETCD_DATABASE, ETCD_USED, ETCD_QUOTA, ETCD_SNAPSHOT,
+            ETCD_SNAPSHOT_LATE, ETCD_ALARMS)}
+        self._counts = {each: metrics.counter(each) for each in (
+            ETCD_STEPS, ETCD_DEFRAGMENTED, ETCD_SNAPSHOTS_FAILED)}
+        self._m[ETCD_QUOTA].set(spec.care.quota_bytes)
+        self._ready = "the first look at etcd"
+
+    def ready(self) -> str:
+        """Empty once it has looked."""
+        return self._ready
+
+    async def run(self) -> None:
+        while True:
+            try:
+                wait_s = await self.look()
+                self._ready = ""
+            except (KubeUnavailable, KubeRefused, EtcdRefused, OSError) as error:
+                log.warning("cannot go on yet, trying again", error=error)
+                wait_s = _SOON_S
+            await asyncio.sleep(wait_s)
+
+    async def close(self) -> None:
+        if self._members is not None:
+            await self._members.close()
+
+    async def look(self) -> float:
+        """Takes at most one step. Returns the seconds until the next look. Raises KubeUnavailable, KubeRefused,
+        EtcdRefused, OSError."""
+        await self._reload()
+        found = await self._observe()
+        if found is None:
+            return _LATER_S
+        workload = await workload_for(self._api, found.stateful_set)
+        if workload is None:
+            return _SOON_S
+        planned = plan(found.seen)
+        care_seen, alarms = await self._care_seen(planned, found)
+        cared = plan_care(self._spec.care, care_seen, self._now())
+        await self._tell(workload, found, planned, cared)
+        self._measure(found, planned, care_seen, cared)
+        if workload.paused:
+            return _LATER_S
+        if planned.step is not None:
+            log.info(planned.ready.message, step=planned.step)
+            self._counts[ETCD_STEPS].add()
+            await self._take(planned.step, found)
+            return 0.0 if isinstance(planned.step, Permit | Remember | NoteRemoved) else _SOON_S
+        if cared.step is not None:
+            await self._care(cared.step, found, alarms)
+            return _SOON_S
+        return min(_LATER_S, cared.wait_s) if planned.settled else _SOON_S
+
+    def _now(self) -> int:
+        return self._clock.now_ms() // 1000
+
+    # --- observe
+
+    async def _reload(self) -> None:
+        """Takes over new certificates."""
+        if not self._spec.tls:
+            if self._members is None:
+                self._members = EtcdMembers()
+            return
+        folder = Path(self._spec.tls)
+        found = Material(*((folder / name).read_bytes() for name in ("root.crt", "root.key", "services-ca.crt")))
+        if found != self._material:
+            former, self._members, self._material = self._members, EtcdMembers(found), found
+            if former is not None:
+                await former.close()
+
+    async def _observe(self) -> Look | None:
+        spec, core = self._spec, f"/api/v1/namespaces/{self._spec.namespace}"
+        stateful_set = await self._api.read(
+            f"/apis/apps/v1/namespaces/{spec.namespace}/statefulsets/{spec.workload}")
+        if stateful_set is None:
+            log.warning("there is no StatefulSet of etcd", name=spec.workload)
+            return None
+        record = await self._api.read(f"{core}/configmaps/{spec.record}")
+        pods = (await self._api.listed(f"{core}/pods", spec.selector))["items"]
+        claims = []
+        if not record_of(record).cluster:
+            claims = (await self._api.listed(f"{core}/persistentvolumeclaims", spec.selector))["items"]
+        wanted, pods_wanted, replicas = wanted_of(stateful_set)
+        pods_seen = pods_of(spec.workload, pods, claims)
+        # After the pods: what they run as was a member before (EtcdSeen).
+        statuses = await self._statuses(range(max(replicas, *(each + 1 for each in pods_seen), 1)))
+        members, confirmed = await self._member_list(statuses)
+        ordinals = {ordinal_of(each["metadata"]["name"].removeprefix("data-"), spec.workload) for each in claims}
+        return Look(stateful_set, {each["metadata"]["name"]: each for each in pods}, record, EtcdSeen(
+            wanted=wanted, pods_wanted=pods_wanted, replicas=replicas, pods=pods_seen,
+            claims=frozenset(each for each in ordinals if each is not None), record=record_of(record),
+            clusters=frozenset(f"{each.cluster:x}" for each in statuses.values()), quorum=confirmed,
+            members=members_of(spec, members, statuses)), statuses)
+
+    async def _statuses(self, ordinals: range) -> dict[int, EtcdStatus]:
+        assert self._members is not None
+        answers = await asyncio.gather(
+            *(self._members.status(self._spec.endpoint(each)) for each in ordinals), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, EtcdRefused):
+                raise answer
+        return {
+            ordinal: answer for ordinal, answer in zip(ordinals, answers, strict=True)
+            if isinstance(answer, EtcdStatus)}
+
+    async def _member_list(self, statuses: Mapping[int, EtcdStatus]) -> tuple[list[EtcdMember], bool]:
+        """The members, and whether a quorum has confirmed them."""
+        client = self._members
+        assert client is not None
+        leading = sorted(statuses, key=lambda each: (statuses[each].leader == 0, each))
+        endpoints = [self._spec.endpoint(each) for each in leading]
+        for confirmed in (True, False):
+            try:
+                return await any_of(endpoints, partial(client.members, confirmed=confirmed)), confirmed
+            except EtcdRefused:
+                continue
+        return [], False
+
+    async def _care_seen(self, planned: Plan, found: Look) -> tuple[CareSeen, list[EtcdAlarm]]:
+        client, alarms = self._members, []
+        assert client is not None
+        if found.answering:
+            alarms = await any_of(
+                [self._spec.endpoint(each) for each in found.answering], lambda each: client.alarms(each))
+        names = []
+        if self._spec.care.snapshot_every_s:
+            folder = Path(self._spec.snapshots)
+            names = await asyncio.to_thread(lambda: [each.name for each in folder.iterdir()])
+        return CareSeen(
+            planned.settled, databases_of(found.seen, found.statuses), alarms_of(alarms), snapshots_of(names),
+            self._snapshot_failed_at, self._started_at), alarms
+
+    # --- apply
+
+    async def _take(self, step: Step, found: Look) -> None:
+        client = self._members
+        assert client is not None
+        record = found.seen.record
+        endpoints = [self._spec.endpoint(each) for each in found.answering]
+        match step:
+            case Permit(pod, claim):
+                await self._write_record(record._replace(founder=pod, claim=claim), found)
+            case Remember(cluster):
+                await self._write_record(record._replace(cluster=cluster), found)
+            case NoteRemoved(members):
+                kept = (*record.removed, *members)[-_REMOVED_KEPT:]
+                await self._write_record(record._replace(removed=kept), found)
+            case SetReplicas(replicas):
+                path = f"/apis/apps/v1/namespaces/{self._spec.namespace}/statefulsets/{self._spec.workload}/scale"
+                await self._api.merge(path, {
+                    "metadata": {"resourceVersion": found.stateful_set["metadata"]["resourceVersion"]},
+                    "spec": {"replicas": replicas}})
+            case Restart(ordinal, uid):
+                await self.delete_pod(ordinal, uid)
+            case Add(ordinal):
+                url = self._spec.peer_url(ordinal)
+                await any_of(endpoints, lambda each: client.add_learner(each, url))
+            case Promote(member):
+                await any_of(endpoints, lambda each: client.promote(each, int(member, 16)))
+            case Remove(member):
+                await any_of(endpoints, lambda each: client.remove(each, int(member, 16)))
+            case MoveLeader(leader, to):
+                await self._move(leader, to, found)
+
+    async def delete_pod(self, ordinal: int, uid: str) -> None:
+        await self._api.end(f"/api/v1/namespaces/{self._spec.namespace}/pods/{self._spec.workload}-{ordinal}", uid)
+
+    async def _move(self, leader: str, to: str, found: Look) -> None:
+        assert self._members is not None
+        await self._members.move_leader(self._endpoint_of(leader, found), int(to, 16))
+
+    def _endpoint_of(self, member: str, found: Look) -> str:
+        return next(self._spec.endpoint(each.ordinal) for each in found.seen.members if each.id == member)
+
+    async def _write_record(self, record: Record, found: Look) -> None:
+        metadata: dict[str, Any] = {"name": self._spec.record, "namespace": self._spec.namespace}
+        path = f"/api/v1/namespaces/{self._spec.namespace}/configmaps"
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": record_data(record)}
+        if found.record is None:
+            # Not its owner's to delete: the volumes stay when a release is uninstalled, and so does what they are of.
+            metadata["labels"] = dict(found.stateful_set["metadata"].get("labels") or {})
+            await self._api.create(path, body)
+            return
+        known = found.record["metadata"]
+        metadata |= {"resourceVersion": known["resourceVersion"], "uid": known["uid"],
+                     "labels": known.get("labels") or {}, "annotations": known.get("annotations") or {}}
+        await self._api.replace(f"{path}/{self._spec.record}", body)
+
+    async def _care(self, step: CareStep, found: Look, alarms: list[EtcdAlarm]) -> None:
+        client = self._members
+        assert client is not None
+        match step:
+            case Defragment(member):
+                log.info("a member is defragmented", member=member)
+                await client.defragment(self._endpoint_of(member, found))
+                self._counts[ETCD_DEFRAGMENTED].add()
+            case HandOver(leader, to):
+                await self._move(leader, to, found)
+            case Disarm(alarm):
+                log.info("there is space again, so the alarm ends", member=alarm.member)
+                raised = next(each for each in alarms if AlarmSeen(f"{each.member:x}", each.kind) == alarm)
+                await any_of([self._spec.endpoint(each) for each in found.answering],
+                             lambda each: client.disarm(each, raised))
+            case TakeSnapshot(member):
+                await self._snapshot(self._endpoint_of(member, found))
+            case Prune(names):
+                for name in names:
+                    await asyncio.to_thread((Path(self._spec.snapshots) / name).unlink, missing_ok=True)
+
+    async def _snapshot(self, endpoint: str) -> None:
+        assert self._members is not None
+        path = Path(self._spec.snapshots) / snapshot_name(self._now())
+        try:
+            size = await self._members.snapshot(endpoint, path)
+        except (EtcdRefused, OSError) as error:
+            self._snapshot_failed_at = self._now()
+            self._counts[ETCD_SNAPSHOTS_FAILED].add()
+            log.warning("a snapshot failed, trying again later", error=error)
+            return
+        self._snapshot_failed_at = 0
+        log.info("a snapshot was taken", path=path, bytes=size)
+
+    # --- tell
+
+    async def _tell(self, workload: WorkloadResource, found: Look, planned: Plan, cared: CarePlan) -> None:
+        seen = found.seen
+        conditions = [planned.ready, *cared.conditions]
+        if workload.paused:
+            why = "nothing is changed while hapax.dev/pause is set"
+            conditions.append(Condition("Paused", "True", "Annotated", why))
+        notes = [Note("Normal" if planned.step is not None else "Warning", planned.ready.reason, planned.ready.message)]
+        await self._reporter.report(workload, {
+            "replicas": seen.replicas, "ready": sum(each.ready for each in seen.pods.values()),
+            "members": max((each.ordinal + 1 for each in seen.members), default=0),
+            "voters": sum(not each.learner for each in seen.members),
+        }, conditions, notes if planned.step is not None or planned.ready.reason in _SERIOUS else ())
+
+    def _measure(self, found: Look, planned: Plan, care: CareSeen, cared: CarePlan) -> None:
+        seen, gauges = found.seen, self._m
+        gauges[ETCD_SETTLED].set(planned.settled)
+        gauges[ETCD_WANTED].set(seen.wanted)
+        gauges[ETCD_HEALTHY].set(sum(each.healthy and not each.learner for each in seen.members))
+        gauges[ETCD_DATABASE].set(max((each.db_bytes for each in care.databases), default=0))
+        gauges[ETCD_USED].set(max((each.used_bytes for each in care.databases), default=0))
+        gauges[ETCD_ALARMS].set(len(care.alarms))
+        gauges[ETCD_SNAPSHOT].set(max((each.at for each in care.snapshots), default=0))
+        gauges[ETCD_SNAPSHOT_LATE].set(any(
+            each.type == "SnapshotTaken" and each.reason in ("Late", "Failed") for each in cared.conditions))
+
+
+_SERIOUS: Final = frozenset({"TwoClusters", "OtherCluster", "VolumeLost", "VolumesLeft", "VolumeDamaged", "QuorumLost"})
+"""Reasons that a person must know of."""
+
+

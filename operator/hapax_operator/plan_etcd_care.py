@@ -1,0 +1,187 @@
+"""What etcd's members need besides being there: defragmentation, an end to alarms for space, snapshots. Pure.
+
+1. One thing at a time, and only while every member is healthy and no member is to change (`plan_etcd`).
+2. A member is defragmented when enough of its file is unused. It answers nothing meanwhile, so the leader comes last,
+   and hands over first. A member that is alone stops the whole cluster for that time, so it is defragmented only when
+   the store takes no more writes anyway.
+3. An alarm for space is ended once every member has space again: etcd raises it again at the next write without. An
+   alarm for damage is shown, and never ended from here.
+4. A snapshot is taken from a member that does not lead, where there is one. The oldest beyond the number to keep go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from hapax_operator.conditions import Condition
+
+NOSPACE: Final = "NOSPACE"
+CORRUPT: Final = "CORRUPT"
+FREE_AGAIN: Final = 0.9
+"""The share of the quota below which a member has space again."""
+
+
+class Care(NamedTuple):
+    """Settings."""
+
+    quota_bytes: int
+    """Of etcd's database (--quota-backend-bytes)."""
+    defragment_bytes: int
+    """Size from which a database is worth it."""
+    defragment_share: float
+    """Share of it that must be unused."""
+    snapshot_every_s: int
+    """0: no snapshots."""
+    snapshots_kept: int
+
+
+class DatabaseSeen(NamedTuple):
+    member: str
+    leader: bool
+    db_bytes: int
+    used_bytes: int
+
+
+class AlarmSeen(NamedTuple):
+    member: str
+    kind: str
+
+
+class SnapshotSeen(NamedTuple):
+    name: str
+    at: int
+    """Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class CareSeen:
+    settled: bool
+    """Whether every member is there and healthy (`plan_etcd.Plan.settled`)."""
+    databases: Sequence[DatabaseSeen] = ()
+    alarms: Sequence[AlarmSeen] = ()
+    snapshots: Sequence[SnapshotSeen] = ()
+    failed_at: int = 0
+    """When the last attempt at a snapshot failed, after the last one that did not; 0: none has."""
+    started_at: int = 0
+    """When this process began. Without any snapshot, one is late from then on."""
+
+
+class Defragment(NamedTuple):
+    member: str
+
+
+class HandOver(NamedTuple):
+    """Lets another member lead before this one is defragmented."""
+
+    leader: str
+    to: str
+
+
+class Disarm(NamedTuple):
+    alarm: AlarmSeen
+
+
+class TakeSnapshot(NamedTuple):
+    member: str
+
+
+class Prune(NamedTuple):
+    names: tuple[str, ...]
+
+
+CareStep = Defragment | HandOver | Disarm | TakeSnapshot | Prune
+
+
+class CarePlan(NamedTuple):
+    step: CareStep | None
+    conditions: tuple[Condition, ...]
+    wait_s: int = 3600
+    """When to look again, if nothing changes."""
+
+
+_RETRY_S: Final = 300
+
+
+def plan_care(care: Care, seen: CareSeen, now: int) -> CarePlan:
+    space, snapshot = _space(care, seen), _snapshot(care, seen, now)
+    conditions = tuple(each for each in (space, snapshot) if each is not None)
+    last = max((each.at for each in seen.snapshots), default=0)
+    due = max(last + care.snapshot_every_s, seen.failed_at + _RETRY_S if seen.failed_at else 0)
+    wait_s = max(1, due - now) if care.snapshot_every_s else 3600
+    if not seen.settled or not seen.databases:
+        return CarePlan(None, conditions, wait_s)
+    step: CareStep | None = _disarm(care, seen) or _defragment(care, seen)
+    if step is None and care.snapshot_every_s:
+        surplus = sorted(seen.snapshots, key=lambda each: each.at)[: -care.snapshots_kept]
+        if due <= now:
+            step = TakeSnapshot(min(seen.databases, key=lambda each: (each.leader, each.member)).member)
+        elif surplus:
+            step = Prune(tuple(each.name for each in surplus))
+    return CarePlan(step, conditions, wait_s)
+
+
+def _full(seen: CareSeen) -> list[AlarmSeen]:
+    return [each for each in seen.alarms if each.kind == NOSPACE]
+
+
+def _has_space(care: Care, database: DatabaseSeen) -> bool:
+    return database.db_bytes < FREE_AGAIN * care.quota_bytes
+
+
+def _disarm(care: Care, seen: CareSeen) -> Disarm | None:
+    if all(_has_space(care, each) for each in seen.databases):
+        for alarm in _full(seen):
+            return Disarm(alarm)
+    return None
+
+
+def _defragment(care: Care, seen: CareSeen) -> Defragment | HandOver | None:
+    full = bool(_full(seen))
+    due = [each for each in seen.databases if _worth_it(care, each, full)]
+    if not due or (len(seen.databases) == 1 and not full):
+        return None
+    first = min(due, key=lambda each: (each.leader, each.member))
+    if first.leader and len(seen.databases) > 1:
+        heir = next(each for each in seen.databases if not each.leader)
+        return HandOver(first.member, heir.member)
+    return Defragment(first.member)
+
+
+def _worth_it(care: Care, database: DatabaseSeen, full: bool) -> bool:
+    unused = database.db_bytes - database.used_bytes
+    if full and not _has_space(care, database):
+        return database.used_bytes < FREE_AGAIN * care.quota_bytes
+    return database.db_bytes >= care.defragment_bytes and unused >= care.defragment_share * database.db_bytes
+
+
+def _space(care: Care, seen: CareSeen) -> Condition:
+    damaged = sorted(each.member for each in seen.alarms if each.kind == CORRUPT)
+    if damaged:
+        return Condition("SpaceLeft", "False", "Corrupt", f"members {', '.join(damaged)} report a damaged database; "
+                         "replace their volumes one at a time")
+    full = _full(seen)
+    if full:
+        if any(each.used_bytes >= FREE_AGAIN * care.quota_bytes for each in seen.databases):
+            return Condition("SpaceLeft", "False", "QuotaReached", "the store takes no writes: what it holds fills its "
+                             "quota; raise etcd.quotaBytes, or remove what fills it")
+        return Condition("SpaceLeft", "False", "QuotaReached", "the store takes no writes until its members are "
+                         "defragmented")
+    most = max((each.db_bytes for each in seen.databases), default=0)
+    share = 100 * most // care.quota_bytes
+    return Condition("SpaceLeft", "True", "BelowQuota", f"at most {share} % of the quota is used")
+
+
+def _snapshot(care: Care, seen: CareSeen, now: int) -> Condition | None:
+    if not care.snapshot_every_s:
+        return None
+    last = max((each.at for each in seen.snapshots), default=0)
+    if seen.failed_at > last:
+        return Condition("SnapshotTaken", "False", "Failed", "the last attempt at a snapshot failed; the log says why")
+    if (last or seen.started_at) + 2 * care.snapshot_every_s < now:
+        return Condition("SnapshotTaken", "False", "Late", f"the last snapshot is {now - last} s old" if last
+                         else "there is no snapshot yet")
+    if not last:
+        return Condition("SnapshotTaken", "False", "None", "there is no snapshot yet")
+    return Condition("SnapshotTaken", "True", "OnSchedule", f"{len(seen.snapshots)} snapshots are kept")

@@ -1,0 +1,321 @@
+"""etcd's members, with the chart's own containers, the real API server and real etcd processes.
+
+There are no nodes: `EtcdPods` makes the pods of the StatefulSet as it is, and runs their containers on loopback.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import yaml
+from aetcd.rpc import rpc_pb2
+
+from hapax_kube.api import ApiError
+from hapax_kube.etcd_pods import EtcdPods
+from hapax_kube.operator import Namespace
+from integration.etcd_process import dies_with_parent
+from integration.waiting import wait_until
+
+NAME = "demo-hapax-etcd"
+KINDS = ("ServiceAccount", "Role", "RoleBinding", "ConfigMap", "ValidatingAdmissionPolicy",
+         "ValidatingAdmissionPolicyBinding")
+VALUES = ("security.enabled=false",)
+_networks = itertools.count(1)
+
+pytestmark = pytest.mark.timeout(300)
+
+Render = Callable[..., list[dict[str, Any]]]
+
+
+class Release:
+    """What the chart makes of etcd, in one namespace, with its keeper as a process under the chart's account."""
+
+    def __init__(self, namespace: Namespace, render: Render, folder: Path) -> None:
+        self.namespace = namespace
+        self.api = namespace.api
+        self._render = render
+        self._folder = folder
+        network = next(_networks)
+        self.pods = EtcdPods(self.api, namespace.name, folder, f"{os.getpid() % 200 + 20}.{network}")
+        self.objects: list[dict[str, Any]] = []
+        self.keeper: subprocess.Popen[bytes] | None = None
+
+    def apply(self, *values: str) -> subprocess.CompletedProcess[str]:
+        self.objects = [
+            each for each in self._render(*VALUES, *values, namespace=self.namespace.name)
+            if (each["kind"] in KINDS and "etcd" in each["metadata"]["name"])
+            or (each["kind"], each["metadata"]["name"]) == ("StatefulSet", NAME)]
+        for each in self.objects:
+            if each["kind"] == "StatefulSet":  # no node reads its pods' Secrets and accounts
+                each["spec"]["template"]["spec"].pop("serviceAccountName")
+        path = self._folder / "objects.yaml"
+        path.write_text(yaml.safe_dump_all(self.objects))
+        return self.api.kubectl("apply", "-f", str(path))
+
+    def install(self, *values: str, **care: Any) -> None:
+        done = self.apply(*values)
+        assert done.returncode == 0, done.stderr
+        self._spec = self.pods.spec(self.objects, **care)
+        self._account = self.api.kubeconfig_of(self.namespace.name, f"{NAME}-keeper")
+        self.start_keeper()
+
+    def start_keeper(self) -> None:
+        command = [sys.executable, "-m", "hapax_operator.etcd_main", f"--spec={self._spec}", "--http=127.0.0.1:0"]
+        with (self._folder / "keeper.log").open("ab") as log:
+            self.keeper = subprocess.Popen(
+                dies_with_parent(command), stdout=log, stderr=log,
+                env={**os.environ, "KUBECONFIG": str(self._account)})
+
+    def kill_keeper(self) -> None:
+        if self.keeper is not None:
+            self.keeper.kill()
+            self.keeper.wait()
+            self.keeper = None
+
+    def close(self) -> None:
+        self.kill_keeper()
+        self.pods.close()
+        self.api.kubectl("delete", "--wait=false", "-f", str(self._folder / "objects.yaml"))
+
+    def log(self) -> str:
+        path = self._folder / "keeper.log"
+        return path.read_text() if path.exists() else ""
+
+    def condition(self, kind: str = "Ready") -> tuple[str, str]:
+        if not self.namespace.exists("workloads", NAME):
+            return "", ""
+        body = self.namespace.get("workloads", NAME)
+        return next(((each["status"], each["reason"]) for each in body.get("status", {}).get("conditions", ())
+                     if each["type"] == kind), ("", ""))
+
+    def until(self, done: Callable[[], bool], what: str, seconds: float = 90) -> None:
+        def stepped() -> bool:
+            self.pods.tick()
+            return done()
+
+        wait_until(stepped, what, seconds, every_s=0.1)
+
+    def whole(self, size: int) -> None:
+        self.until(lambda: self.condition() == ("True", "AsDescribed") and len(self.members()) == size,
+                   f"{size} members: {self.condition()}")
+
+    def members(self) -> dict[str, int]:
+        """Name -> id, as a member that answers knows them."""
+        for ordinal in range(5):
+            try:
+                found = call(self.pods.client(ordinal), "Cluster/MemberList", rpc_pb2.MemberListRequest(),
+                             rpc_pb2.MemberListResponse, 1.0)
+            except grpc.RpcError:
+                continue
+            return {each.name: each.ID for each in found.members if not each.isLearner}
+        return {}
+
+    def clusters(self) -> set[int]:
+        found = set()
+        for ordinal in range(5):
+            try:
+                found.add(call(self.pods.client(ordinal), "Maintenance/Status", rpc_pb2.StatusRequest(),
+                               rpc_pb2.StatusResponse, 1.0).header.cluster_id)
+            except grpc.RpcError:
+                continue
+        return found
+
+
+def call(endpoint: str, method: str, request: Any, response: Any, timeout: float = 3.0) -> Any:
+    with grpc.insecure_channel(endpoint, options=(("grpc.enable_http_proxy", 0),)) as channel:
+        return channel.unary_unary(
+            f"/etcdserverpb.{method}", request_serializer=type(request).SerializeToString,
+            response_deserializer=response.FromString)(request, timeout=timeout, wait_for_ready=True)
+
+
+def put(endpoint: str, key: str, value: str) -> None:
+    call(endpoint, "KV/Put", rpc_pb2.PutRequest(key=key.encode(), value=value.encode()), rpc_pb2.PutResponse)
+
+
+def stored(endpoint: str, prefix: str) -> dict[str, str]:
+    key = prefix.encode()
+    found = call(endpoint, "KV/Range", rpc_pb2.RangeRequest(
+        key=key, range_end=key[:-1] + bytes([key[-1] + 1])), rpc_pb2.RangeResponse)
+    return {each.key.decode(): each.value.decode() for each in found.kvs}
+
+
+@pytest.fixture
+def release(namespace: Namespace, render: Render, tmp_path: Path) -> Iterator[Release]:
+    release = Release(namespace, render, tmp_path)
+    yield release
+    print(release.log()[-6000:])
+    for ordinal in range(5):
+        print(f"--- {ordinal}\n{release.pods.log(ordinal)[-1500:]}")
+    release.close()
+
+
+class Writer:
+    """Writes key after key through any member that answers, and remembers what was acknowledged."""
+
+    def __init__(self, pods: EtcdPods) -> None:
+        self._pods = pods
+        self._stop = threading.Event()
+        self.written: dict[str, str] = {}
+        self.longest_s = 0.0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        last, ordinals = time.monotonic(), itertools.cycle(range(5))
+        at = next(ordinals)
+        for number in itertools.count():
+            while not self._stop.is_set():
+                try:
+                    call(self._pods.client(at), "KV/Put", rpc_pb2.PutRequest(
+                        key=f"w/{number:06}".encode(), value=str(number).encode()), rpc_pb2.PutResponse, 2.0)
+                except grpc.RpcError:
+                    at = next(ordinals)
+                    continue
+                self.written[f"w/{number:06}"] = str(number)
+                self.longest_s = max(self.longest_s, time.monotonic() - last)
+                last = time.monotonic()
+                break
+            if self._stop.wait(0.02):
+                return
+
+    def stop(self) -> dict[str, str]:
+        self._stop.set()
+        self._thread.join(10)
+        return self.written
+
+
+def test_more_members_are_of_the_same_cluster(release: Release) -> None:
+    release.install("etcd.replicas=1")
+    release.until(lambda: bool(release.members()), "first member")
+    put(release.pods.client(0), "before", "1")
+    assert release.apply("etcd.replicas=3").returncode == 0
+    release.until(lambda: all(answers(release, each) for each in range(3)), "three members")
+    assert len(release.clusters()) == 1
+    for ordinal in range(3):
+        assert stored(release.pods.client(ordinal), "before") == {"before": "1"}
+
+
+def answers(release: Release, ordinal: int) -> bool:
+    try:
+        call(release.pods.client(ordinal), "Maintenance/Status", rpc_pb2.StatusRequest(), rpc_pb2.StatusResponse, 0.5)
+    except grpc.RpcError:
+        return False
+    return True
+
+
+def test_no_write_is_lost_while_members_come_go_and_lose_their_data(release: Release) -> None:
+    release.install("etcd.replicas=1")
+    release.whole(1)
+    (cluster,) = release.clusters()
+    writer = Writer(release.pods)
+    try:
+        assert release.apply("etcd.replicas=3").returncode == 0
+        release.whole(3)
+        first = release.members()
+        assert release.apply("etcd.replicas=5").returncode == 0
+        release.until(lambda: len(release.members()) == 4, "fourth member")
+        release.kill_keeper()  # in the middle of the change
+        release.start_keeper()
+        release.whole(5)
+        before = release.members()
+        assert first.items() <= before.items()
+        release.pods.lose_volume(1)
+        release.until(lambda: release.condition() != ("True", "AsDescribed"), "notice of the loss")
+        release.whole(5)
+        after = release.members()
+        assert {name for name in after if after[name] != before[name]} == {f"{NAME}-1"}
+        for members, replicas in ((3, 5), (3, 3), (1, 3), (1, 1)):
+            done = release.apply(f"etcd.members={members}", f"etcd.replicas={replicas}")
+            assert done.returncode == 0, done.stderr
+            release.whole(members)
+        release.until(lambda: list(release.pods.pods) == [f"{NAME}-0"], "one pod")
+    finally:
+        written = writer.stop()
+    assert release.clusters() == {cluster}
+    found = stored(release.pods.client(0), "w/")
+    assert written.items() <= found.items(), f"{len(written.keys() - found.keys())} writes are lost"
+    assert len(written) > 100 and set(release.members()) == {f"{NAME}-0"}
+
+
+def test_pods_are_not_removed_before_their_members(release: Release) -> None:
+    release.install("etcd.replicas=3")
+    release.whole(3)
+    done = release.apply("etcd.replicas=1")
+    assert done.returncode != 0 and "members of etcd leave one by one" in done.stderr
+    with pytest.raises(ApiError, match="members of etcd leave one by one"):
+        release.api.patch(f"/apis/apps/v1/namespaces/{release.namespace.name}/statefulsets/{NAME}/scale",
+                          {"spec": {"replicas": 2}})
+    put(release.pods.client(0), "kept", "1")
+    release.api.kubectl("delete", "validatingadmissionpolicybinding", f"{release.namespace.name}-demo-hapax-etcd")
+    path = f"/apis/apps/v1/namespaces/{release.namespace.name}/statefulsets/{NAME}"
+    wait_until(lambda: scaled(release, path), "an end of the policy", 30)
+    # Two of three pods are gone at once: they come back, and leave after their members.
+    release.whole(1)
+    release.until(lambda: list(release.pods.pods) == [f"{NAME}-0"], "one pod")
+    assert stored(release.pods.client(0), "kept") == {"kept": "1"}
+
+
+def scaled(release: Release, path: str) -> bool:
+    try:
+        release.api.patch(path, {
+            "metadata": {"annotations": {"hapax.dev/replicas": "1", "hapax.dev/members": "1"}},
+            "spec": {"replicas": 1}})
+    except ApiError:
+        return False
+    return True
+
+
+def test_the_only_member_is_never_founded_twice(release: Release) -> None:
+    release.install("etcd.replicas=1")
+    release.whole(1)
+    put(release.pods.client(0), "lost", "1")
+    release.pods.lose_volume(0)
+    release.until(lambda: release.condition() == ("False", "VolumeLost"), "condition of the loss")
+    for _ in range(20):
+        release.pods.tick()
+    assert not release.clusters() and "waiting: no member answers" in release.pods.log(0)
+
+
+def test_snapshots_are_taken_and_kept(release: Release, tmp_path: Path) -> None:
+    release.install("etcd.replicas=1", snapshotEverySeconds=2, snapshotsKept=2)
+    release.whole(1)
+    folder = tmp_path / "snapshots"
+    seen: set[str] = set()
+
+    def turned_over() -> bool:
+        seen.update(each.name for each in folder.glob("*.db"))
+        return len(seen) >= 4
+
+    release.until(turned_over, "snapshots")
+    release.until(lambda: 1 <= len(list(folder.iterdir())) <= 3, "old ones go")
+    assert release.condition("SnapshotTaken") == ("True", "OnSchedule")
+    newest = max(folder.glob("*.db"))
+    assert newest.stat().st_size % 512 == 32  # etcd's own sum is at the end, as its tools expect it
+
+
+def test_an_alarm_for_space_ends_when_there_is_space(release: Release) -> None:
+    quota = 16 * 2**20
+    release.install("etcd.replicas=1", f"etcd.quotaBytes={quota}", defragmentBytes=2**40)
+    release.whole(1)
+    endpoint = release.pods.client(0)
+    with pytest.raises(grpc.RpcError, match="space exceeded"):
+        for number in range(64):
+            put(endpoint, f"fill/{number}", "x" * 500_000)
+    release.until(lambda: release.condition("SpaceLeft") == ("False", "QuotaReached"), "condition of the alarm")
+    found = call(endpoint, "KV/DeleteRange", rpc_pb2.DeleteRangeRequest(key=b"fill/", range_end=b"fill0"),
+                 rpc_pb2.DeleteRangeResponse)
+    call(endpoint, "KV/Compact", rpc_pb2.CompactionRequest(revision=found.header.revision, physical=True),
+         rpc_pb2.CompactionResponse)
+    release.until(lambda: release.condition("SpaceLeft") == ("True", "BelowQuota"), "end of the alarm")
+    put(endpoint, "again", "1")
+    assert "a member is defragmented" in release.log()

@@ -1,0 +1,217 @@
+"""`plan_etcd`: whatever is lost and whenever a keeper ends, there is one cluster, with its quorum, and an end."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import replace
+
+import pytest
+
+from hapax_operator.plan_etcd import (
+    DAMAGED,
+    EMPTY,
+    Add,
+    EtcdSeen,
+    MemberSeen,
+    MoveLeader,
+    NoteRemoved,
+    Permit,
+    PodSeen,
+    Promote,
+    Record,
+    Remember,
+    Remove,
+    Restart,
+    SetReplicas,
+    plan,
+)
+from unit.operator.etcd_model import Broken, World
+
+KNOWN = Record("u0", "c0", "c")
+
+
+def explore(start: World, limit: int) -> int:
+    """Every state within reach, and from each of them, that it ends well. Returns how many there are."""
+    seen, waiting = {start}, deque([start])
+    while waiting and len(seen) < limit:
+        world = waiting.popleft()
+        judge(world)
+        for _, after in world.moves():
+            if after not in seen:
+                seen.add(after)
+                waiting.append(after)
+    return len(seen)
+
+
+def judge(world: World) -> None:
+    last = world.ends()
+    if last.is_whole():
+        return
+    assert last.is_lost(), f"{plan(last.seen())}\n{last}"
+    reason = plan(last.seen()).ready.reason
+    assert reason in ("QuorumLost", "VolumeLost", "Founding"), plan(last.seen())
+
+
+def fresh(size: int, faults: tuple[int, int, int] = (0, 0, 0)) -> World:
+    return World(size, size, faults=faults)._scaled(size)
+
+
+def whole(size: int, faults: tuple[int, int, int]) -> World:
+    return replace(fresh(size).ends(), faults=faults)
+
+
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_a_cluster_is_founded_by_one_and_joined_by_the_others(size: int) -> None:
+    last = fresh(size).ends()
+    assert last.is_whole() and last.founded == 1
+    assert plan(last.seen()).settled
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_every_order_of_a_first_start(size: int) -> None:
+    assert explore(fresh(size, (1, 1, 1)), 12_000) > 100
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (3, 5), (5, 3), (1, 5), (5, 1), (3, 3), (1, 1)])
+def test_every_order_of_a_change_of_size(before: int, after: int) -> None:
+    assert explore(whole(before, (1, 1, 1)).applied(after), 4_000) > 2
+
+
+def test_long_histories_of_changes_and_losses() -> None:
+    for seed in range(150):
+        rng = random.Random(seed)
+        world = fresh(rng.choice([1, 3, 5]), (3, 4, 3))
+        history: list[str] = []
+        try:
+            for _ in range(150):
+                if rng.random() < 0.04:
+                    size = rng.choice([1, 3, 5])
+                    history.append(f"size {size}")
+                    world = world.applied(size)
+                moves = list(world.moves())
+                if not moves:
+                    continue
+                what, world = rng.choice(moves)
+                history.append(what)
+            judge(world)
+        except (Broken, AssertionError) as error:
+            raise AssertionError(f"seed {seed}: {error}\n" + "\n".join(history[-40:])) from error
+
+
+# --- single rules -------------------------------------------------------------------------------------------------
+
+
+def member(ordinal: int, **changed: object) -> MemberSeen:
+    return MemberSeen(f"{ordinal + 10:x}", ordinal, True, healthy=True, applied=1000)._replace(**changed)
+
+
+def pod(ordinal: int, **changed: object) -> PodSeen:
+    own = f"c:{ordinal + 10:x}"
+    return PodSeen(ordinal, f"u{ordinal}", f"c{ordinal}", own, own, ready=True)._replace(**changed)
+
+
+def seen(members: list[MemberSeen], wanted: int, pods: list[PodSeen] | None = None, **changed: object) -> EtcdSeen:
+    found = [pod(each.ordinal) for each in members] if pods is None else pods
+    given = {
+        "wanted": wanted, "pods_wanted": wanted, "replicas": len(found), "pods": {each.ordinal: each for each in found},
+        "claims": frozenset(each.ordinal for each in found), "record": KNOWN, "clusters": frozenset({"c"}),
+        "quorum": True, "members": tuple(members)} | changed
+    return EtcdSeen(**given)  # type: ignore[arg-type]
+
+
+THREE = [member(0, leader=True), member(1), member(2)]
+
+
+def waiting(ordinal: int) -> PodSeen:
+    return PodSeen(ordinal, f"u{ordinal}", f"c{ordinal}", EMPTY)
+
+
+def test_nothing_is_founded_before_every_volume_was_looked_at() -> None:
+    pods = [waiting(0), waiting(1)._replace(volume="")]
+    before = seen([], 2, pods, record=Record(), clusters=frozenset(), quorum=False)
+    assert plan(before).step is None
+    pods[1] = waiting(1)
+    assert plan(seen([], 2, pods, record=Record(), clusters=frozenset(), quorum=False)).step == Permit("u0", "c0")
+    pods[1] = waiting(1)._replace(volume="c:b")
+    assert plan(seen([], 2, pods, record=Record(), clusters=frozenset(), quorum=False)).step == Remember("c")
+    pods[1] = waiting(1)._replace(volume=DAMAGED)
+    assert plan(seen([], 2, pods, record=Record(), clusters=frozenset(), quorum=False)).step is None
+
+
+def test_nothing_is_founded_beside_volumes_of_a_former_cluster() -> None:
+    planned = plan(seen(
+        [], 1, [waiting(0)], record=Record(), clusters=frozenset(), quorum=False, claims=frozenset({0, 1, 2})))
+    assert planned.step is None and planned.ready.reason == "VolumesLeft"
+
+
+def test_the_permission_follows_the_claim_alone() -> None:
+    record = Record("former", "c0")
+    nothing = {"clusters": frozenset[str](), "quorum": False}
+    assert plan(seen([], 1, [waiting(0)], record=record, **nothing)).step == Permit("u0", "c0")
+    planned = plan(seen([], 1, [waiting(0)], record=Record("former", "another"), **nothing))
+    assert planned.step is None and planned.ready.reason == "VolumeLost"
+
+
+def test_two_clusters_stop_everything() -> None:
+    assert plan(seen(THREE, 1, clusters=frozenset({"c", "d"}))).ready.reason == "TwoClusters"
+    assert plan(seen(THREE, 1, clusters=frozenset({"d"}))).ready.reason == "OtherCluster"
+
+
+def test_only_one_member_without_data_stops_everything() -> None:
+    planned = plan(seen([], 1, [waiting(0)], clusters=frozenset(), quorum=False))
+    assert planned.step is None and planned.ready.reason == "VolumeLost"
+
+
+def test_a_learner_is_promoted_once_it_has_caught_up() -> None:
+    learner = member(1, learner=True, applied=800)
+    assert plan(seen([THREE[0], learner], 3, [pod(0), pod(1), waiting(2)])).step is None
+    caught_up = learner._replace(applied=990)
+    assert plan(seen([THREE[0], caught_up], 3, [pod(0), pod(1), waiting(2)])).step == Promote("b")
+
+
+def test_a_member_without_data_leaves_only_while_the_others_have_a_quorum() -> None:
+    lost = [member(0, leader=True), member(1), member(2, healthy=False)]
+    pods = [pod(0), pod(1), waiting(2)]
+    assert plan(seen(lost, 3, pods)).step == Remove("c")
+    assert plan(seen(lost[:2], 3, pods)).step == Add(2)
+    two = [member(0, leader=True), member(1, healthy=False)]
+    assert plan(seen(two, 3, [pod(0), waiting(1)], quorum=False)).step is None
+
+
+def test_a_member_that_is_only_down_stays() -> None:
+    down = [member(0, leader=True), member(1), member(2, healthy=False)]
+    planned = plan(seen(down, 3, [pod(0), pod(1), pod(2, ready=False)]))
+    assert planned.step is None and planned.ready.reason == "MembersDown"
+    assert plan(seen(down, 3, [pod(0), pod(1)], replicas=3)).step is None
+
+
+def test_members_leave_while_all_others_are_healthy() -> None:
+    assert plan(seen(THREE, 1)).step == Remove("c")
+    down = [member(0, leader=True, healthy=False), member(1, leader=True), member(2)]
+    assert plan(seen(down, 1)).step is None
+    assert plan(seen([*THREE[:2], member(2, leader=True)], 1)).step == MoveLeader("c", "a")
+
+
+def test_pods_that_were_removed_before_their_members_come_back() -> None:
+    planned = plan(seen(THREE, 1, [pod(0)], quorum=False))
+    assert planned.step == SetReplicas(3) and planned.ready.reason == "PodsMissing"
+
+
+def test_pods_leave_after_their_members() -> None:
+    pods = [pod(0), waiting(1)._replace(volume="c:b")]
+    planned = plan(seen(THREE[:1], 1, pods, record=KNOWN._replace(removed=("b",))))
+    assert planned.step == SetReplicas(1)
+
+
+def test_a_pod_that_runs_as_a_removed_member_is_restarted() -> None:
+    pods = [pod(0), pod(1)]
+    assert plan(seen(THREE[:1], 3, pods)).step == NoteRemoved(("b",))
+    assert plan(seen(THREE[:1], 3, pods, record=KNOWN._replace(removed=("b",)))).step == Restart(1, "u1")
+
+
+def test_a_learner_that_cannot_start_makes_room() -> None:
+    learner = member(1, learner=True, healthy=False)
+    assert plan(seen([THREE[0], learner], 3, [pod(0), pod(1, failing=True)])).step == Remove("b")
+    unstarted = learner._replace(started=False)
+    assert plan(seen([THREE[0], unstarted], 3, [pod(0), waiting(2)], replicas=3)).step == Remove("b")
