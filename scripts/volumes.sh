@@ -12,7 +12,7 @@ pod=$release-volumes
 say() { printf 'volumes: %s\n' "$*" >&2; }
 kube() { kubectl --namespace "$namespace" "$@"; }
 
-claims() { kube get persistentvolumeclaims -l "app.kubernetes.io/instance=$release" -o name | sed 's#.*/##'; }
+claims() { kube get persistentvolumeclaims -l "app.kubernetes.io/instance=$release,app.kubernetes.io/component!=etcd-keeper" -o name | sed 's#.*/##'; }
 
 start_pod() { # with every claim given, at /volumes/CLAIM
     local mounts="" volumes="" claim

@@ -95,13 +95,26 @@ class ByHand:
         self._config_maps(pod)
         for folder in ("data", "tmp"):
             pod.path(folder).mkdir(exist_ok=True)
+        for container in pod.spec.get("initContainers", ()):
+            code = self._process(pod, container, node_id, environment).wait(60)
+            assert code == 0, pod.log
         (container,) = pod.spec["containers"]
-        given = {"POD_NAME": name}
+        pod.process = self._process(pod, container, node_id, environment)
+        self.pods[name] = pod
+        return pod
+
+    def _process(
+        self, pod: Pod, container: Mapping[str, Any], node_id: int, environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        # Each release here has one member of etcd, which founds its cluster.
+        known = {"POD_NAME": pod.name, "POD_UID": "by-hand", "FOUNDER": "by-hand", "REMOVED": "",
+                 "HAPAX_NODE_ID": str(node_id)}
+        given = {"POD_NAME": pod.name}
         for each in container.get("env", ()):
             if "value" in each:
                 given[each["name"]] = self._text(each["value"], pod, given)
-            elif each["name"] in ("HAPAX_NODE_ID",):
-                given[each["name"]] = str(node_id)
+            elif each["name"] in known:
+                given[each["name"]] = known[each["name"]]
         command = [*container["command"], *container.get("args", ())]
         command = [self._text(each, pod, given) for each in command]
         if command[0] == "python3":
@@ -110,15 +123,14 @@ class ByHand:
             command[0] = find_etcd().path
         kept = {key: value for key, value in os.environ.items() if not key.startswith("HAPAX_")}
         with open(pod.folder / "log", "ab") as log:
-            pod.process = subprocess.Popen(
+            return subprocess.Popen(
                 dies_with_parent(command), stdout=log, stderr=log, env={**kept, **given, **environment})
-        self.pods[name] = pod
-        return pod
 
     def _text(self, text: str, pod: Pod, known: Mapping[str, str]) -> str:
         text = re.sub(r"\$\(([A-Z_]+)\)", lambda found: known.get(found[1], found[0]), text)
         text = self.here(text, pod.name)
-        return re.sub(r"(^|=)/(etc/hapax|data|tmp)", lambda found: f"{found[1]}{pod.folder}/{found[2]}", text)
+        text = re.sub(r'(^|=|")/(etc/hapax|data|tmp)', lambda found: f"{found[1]}{pod.folder}/{found[2]}", text)
+        return text.replace("/dev/termination-log", f"{pod.folder}/said")
 
     def restart_etcd(self, name: str) -> None:
         self.pods[name].end()

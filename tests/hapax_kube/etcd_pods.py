@@ -61,6 +61,8 @@ class EtcdPods:
         self._core = f"/api/v1/namespaces/{namespace}"
         self._set = f"/apis/apps/v1/namespaces/{namespace}/statefulsets/{name}"
         self.pods: dict[str, _Pod] = {}
+        self.tls = folder / "tls"
+        """What the Secret of etcd holds."""
         self.held: set[str] = set()
         """Names of pods that are not started, as if no machine could run them."""
 
@@ -221,6 +223,7 @@ class EtcdPods:
         text = re.sub(r"\$\(([A-Z_]+)\)", lambda found: known.get(found[1], found[0]), text)
         text = self.here(text, self.address(ordinal))
         text = re.sub(r'(^|=|")/data/', lambda found: f"{found[1]}{pod.folder}/", text)
+        text = text.replace("/etc/hapax/tls", str(self.tls))
         return text.replace("/dev/termination-log", str(self._said(pod, container)))
 
     def _report(self, pod: _Pod, ordinal: int) -> None:
@@ -261,6 +264,7 @@ class EtcdPods:
         snapshots = self.folder / "snapshots"
         snapshots.mkdir(exist_ok=True)
         spec["snapshots"] = str(snapshots)
+        spec["tls"] = str(self.tls) if spec["tls"] else ""
         spec["care"] |= care
         path = self.folder / "etcd.json"
         path.write_text(json.dumps(spec))

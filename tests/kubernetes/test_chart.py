@@ -27,6 +27,8 @@ RELEASE = "demo"
 PRODUCERS = "transactionalproducers"
 WORKLOADS = ("StatefulSet", "Deployment")
 OPEN = ("security.enabled=false",)
+EXTERNAL_ETCD = (
+    'etcd.enabled=false', 'etcd.externalEndpoints=["https://etcd.example:2379"]', 'etcd.externalSecret="e"')
 NUMBERED = ("broker", "coordinator")
 """Roles that are known by their node ids; the others take one that is free."""
 
@@ -58,7 +60,7 @@ def test_helm_finds_nothing_to_say(helm: Callable[..., subprocess.CompletedProce
 def test_a_real_api_server_takes_every_object(kube_api: KubeApi, namespace: Namespace, render: Render,
                                               tmp_path: Path) -> None:
     for number, values in enumerate((
-        (), ('etcd.enabled=false', 'etcd.externalEndpoints=["https://etcd.example:2379"]', 'etcd.externalSecret="e"'),
+        (), EXTERNAL_ETCD,
         OPEN, (*OPEN, 'etcd.enabled=false', 'etcd.externalEndpoints=["etcd.example:2379"]', 'external.enabled=true'),
         (f'operator.watchNamespaces=["{namespace.name}"]', 'broker.storage.className="fast"',
          'networkPolicy.clients=[{"namespaceSelector":{}}]', 'podDisruptionBudget.enabled=false'),
@@ -79,19 +81,19 @@ def test_every_pod_is_as_confined_as_the_restricted_standard_wants(render: Rende
         seen += 1
         assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0, name
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
-        for container in pod["containers"]:
+        for container in [*pod.get("initContainers", ()), *pod["containers"]]:
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
             }, name
             assert {"requests", "limits"} <= set(container["resources"]), name
             assert "cpu" not in container["resources"]["limits"], f"{name}: a throttled broker is a slow disk"
-    assert seen == 7
+    assert seen == 8
 
 
 def test_only_the_operator_and_the_keeper_have_a_token_and_the_operator_s_rights_are_few(render: Render) -> None:
     objects = render()
     for name, pod in pods(objects):
-        known = name in ("demo-hapax-operator", "demo-hapax-certificates")
+        known = name in ("demo-hapax-operator", "demo-hapax-certificates", "demo-hapax-etcd-keeper")
         assert pod.get("automountServiceAccountToken", True) == known, name
     rules = of(objects, "ClusterRole", "prod-demo-hapax-operator")["rules"]
     granted = {(group, kind, verb) for rule in rules for group in rule["apiGroups"] for kind in rule["resources"]
@@ -118,6 +120,23 @@ def test_only_the_operator_and_the_keeper_have_a_token_and_the_operator_s_rights
     assert jobs["metadata"]["namespace"] == "jobs"
     assert jobs["rules"] == [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch", "create", "patch", "delete"]}]
+
+
+def test_the_keeper_of_etcd_may_change_etcd_alone(render: Render) -> None:
+    for rule in of(render(), "Role", "demo-hapax-etcd-keeper")["rules"]:
+        named = {each.rpartition("-etcd")[0] for each in rule.get("resourceNames", ())} == {"demo-hapax"}
+        assert named or set(rule["verbs"]) <= {"create", "list"}, rule
+        assert "secrets" not in rule["resources"]
+    assert not [each for each in render(*EXTERNAL_ETCD) if "-etcd" in each["metadata"]["name"]]
+
+
+def test_a_change_of_size_changes_no_pod_of_etcd(render: Render) -> None:
+    one, three = (of(render(f"etcd.replicas={size}"), "StatefulSet", "demo-hapax-etcd") for size in (1, 3))
+    assert one["spec"].pop("replicas") == 1 and three["spec"].pop("replicas") == 3
+    assert one["spec"] == three["spec"], "members would restart, and be told of another cluster"
+    assert three["metadata"]["annotations"] == {"hapax.dev/replicas": "3", "hapax.dev/members": "3"}
+    fewer = of(render("etcd.members=1"), "StatefulSet", "demo-hapax-etcd")["metadata"]["annotations"]
+    assert fewer == {"hapax.dev/replicas": "3", "hapax.dev/members": "1"}
 
 
 def policy(objects: list[dict[str, Any]]) -> NamespacePolicy:
@@ -269,7 +288,8 @@ def test_updates_and_evictions_wait_until_a_broker_has_caught_up(render: Render)
 @pytest.mark.parametrize(("value", "word"), [("soft", "preferred"), ("hard", "required")])
 def test_pods_of_one_role_keep_apart_as_much_as_is_wanted(render: Render, value: str, word: str) -> None:
     workloads = [each for each in render(f'antiAffinity="{value}"')
-                 if each["kind"] in WORKLOADS and each["metadata"]["name"] != "demo-hapax-certificates"]
+                 if each["kind"] in WORKLOADS
+                 and each["metadata"]["name"] not in ("demo-hapax-certificates", "demo-hapax-etcd-keeper")]
     assert len(workloads) == 5
     for each in workloads:
         if each["kind"] == "Deployment":  # apart at any price: there may be no machine left for one more
@@ -290,7 +310,7 @@ def test_pods_that_keep_nothing_do_not_wait_for_a_machine_that_is_gone(render: R
         seconds = {toleration["key"]: toleration["tolerationSeconds"]
                    for toleration in each["spec"]["template"]["spec"]["tolerations"]}
         assert seconds == (dict.fromkeys(away, 30) if each["kind"] == "Deployment" else {}), each["metadata"]["name"]
-    assert sum(each["kind"] == "Deployment" for each in workloads) == 4
+    assert sum(each["kind"] == "Deployment" for each in workloads) == 5
 
 
 def test_the_brokers_number_is_never_the_manifest_s(render: Render) -> None:
@@ -364,14 +384,17 @@ def test_prometheus_finds_the_metrics_of_every_node_and_no_port_twice(render: Re
     objects = render('serviceMonitor.enabled=true', 'serviceMonitor.labels={"team": "a"}', 'external.enabled=true')
     monitor = of(objects, "ServiceMonitor", "demo-hapax")
     assert monitor["metadata"]["labels"]["team"] == "a"
-    (endpoint,) = monitor["spec"]["endpoints"]
-    assert (endpoint["port"], endpoint["path"]) == ("http", "/metrics")
+    nodes, keeper = monitor["spec"]["endpoints"]
     (rule,) = monitor["spec"]["selector"]["matchExpressions"]
-    found = [
-        each["metadata"]["name"] for each in objects
-        if each["kind"] == "Service" and each["metadata"]["labels"].get(rule["key"]) in rule["values"]
-        and any(port["name"] == endpoint["port"] for port in each["spec"]["ports"])]
-    assert sorted(found) == [f"demo-hapax-{role}" for role in ("broker", "coordinator", "operator", "pid")]
+    for endpoint, port, roles in (
+        (nodes, "http", ("broker", "coordinator", "operator", "pid")), (keeper, "keeper", ("etcd-keeper",)),
+    ):
+        assert (endpoint["port"], endpoint["path"]) == (port, "/metrics")
+        found = [
+            each["metadata"]["name"] for each in objects
+            if each["kind"] == "Service" and each["metadata"]["labels"].get(rule["key"]) in rule["values"]
+            and any(port["name"] == endpoint["port"] for port in each["spec"]["ports"])]
+        assert sorted(found) == [f"demo-hapax-{role}" for role in roles]
 
 
 def test_the_notes_say_what_to_do_next(helm: Callable[..., subprocess.CompletedProcess[str]]) -> None:

@@ -5,6 +5,7 @@ There are no nodes: `EtcdPods` makes the pods of the StatefulSet as it is, and r
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import subprocess
@@ -20,6 +21,11 @@ import pytest
 import yaml
 from aetcd.rpc import rpc_pb2
 
+from hapax.local.authority import Authority
+from hapax.runtime.etcd import EtcdStore
+from hapax.runtime.etcd_users import set_up
+from hapax.runtime.ports import Compare, Put
+from hapax.runtime.tls import Material
 from hapax_kube.api import ApiError
 from hapax_kube.etcd_pods import EtcdPods
 from hapax_kube.operator import Namespace
@@ -29,7 +35,6 @@ from integration.waiting import wait_until
 NAME = "demo-hapax-etcd"
 KINDS = ("ServiceAccount", "Role", "RoleBinding", "ConfigMap", "ValidatingAdmissionPolicy",
          "ValidatingAdmissionPolicyBinding")
-VALUES = ("security.enabled=false",)
 _networks = itertools.count(1)
 
 pytestmark = pytest.mark.timeout(300)
@@ -44,6 +49,7 @@ class Release:
         self.namespace = namespace
         self.api = namespace.api
         self._render = render
+        self.values: tuple[str, ...] = ("security.enabled=false",)
         self._folder = folder
         network = next(_networks)
         self.pods = EtcdPods(self.api, namespace.name, folder, f"{os.getpid() % 200 + 20}.{network}")
@@ -52,7 +58,7 @@ class Release:
 
     def apply(self, *values: str) -> subprocess.CompletedProcess[str]:
         self.objects = [
-            each for each in self._render(*VALUES, *values, namespace=self.namespace.name)
+            each for each in self._render(*self.values, *values, namespace=self.namespace.name)
             if (each["kind"] in KINDS and "etcd" in each["metadata"]["name"])
             or (each["kind"], each["metadata"]["name"]) == ("StatefulSet", NAME)]
         for each in self.objects:
@@ -131,8 +137,15 @@ class Release:
         return found
 
 
-def call(endpoint: str, method: str, request: Any, response: Any, timeout: float = 3.0) -> Any:
-    with grpc.insecure_channel(endpoint, options=(("grpc.enable_http_proxy", 0),)) as channel:
+OPTIONS = (("grpc.enable_http_proxy", 0),)
+
+
+def call(
+    endpoint: str, method: str, request: Any, response: Any, timeout: float = 3.0, root: Material | None = None
+) -> Any:
+    opened = grpc.insecure_channel(endpoint, options=OPTIONS) if root is None else grpc.secure_channel(
+        endpoint, grpc.ssl_channel_credentials(root.authorities, root.key, root.chain), options=OPTIONS)
+    with opened as channel:
         return channel.unary_unary(
             f"/etcdserverpb.{method}", request_serializer=type(request).SerializeToString,
             response_deserializer=response.FromString)(request, timeout=timeout, wait_for_ready=True)
@@ -319,3 +332,51 @@ def test_an_alarm_for_space_ends_when_there_is_space(release: Release) -> None:
     release.until(lambda: release.condition("SpaceLeft") == ("True", "BelowQuota"), "end of the alarm")
     put(endpoint, "again", "1")
     assert "a member is defragmented" in release.log()
+
+
+def test_a_client_passes_over_a_member_without_a_vote(release: Release) -> None:
+    release.install("etcd.replicas=1")
+    release.whole(1)
+    release.kill_keeper()  # so that the learner stays one
+    assert release.apply("etcd.replicas=3").returncode == 0
+    address = f"http://{release.pods.address(1)}:2380"
+    call(release.pods.client(0), "Cluster/MemberAdd", rpc_pb2.MemberAddRequest(peerURLs=[address], isLearner=True),
+         rpc_pb2.MemberAddResponse)
+    release.until(lambda: answers(release, 1), "the learner")
+
+    async def write() -> bool:
+        store = EtcdStore([release.pods.client(1), release.pods.client(0)])
+        try:
+            return (await store.txn([Compare("k", "create_revision", 0)], [Put("k", b"v")])).succeeded
+        finally:
+            await store.close()
+
+    assert asyncio.run(write())
+
+
+def test_members_of_a_closed_store_come_and_go_too(release: Release) -> None:
+    """With TLS, and users in etcd: the keeper has the certificate of etcd's user root."""
+    authority, folder = Authority.make(), release.pods.tls
+    folder.mkdir()
+    names = [release.pods.address(each) for each in range(5)]
+    authority.issue("CN=etcd", names, use="both").write(folder, "etcd")
+    issued = authority.issue("CN=root", use="client")
+    issued.write(folder, "root")
+    (folder / "services-ca.crt").write_bytes(authority.certificate)
+    root = Material(issued.certificate, issued.key, authority.certificate)
+    release.values = ("security.enabled=true", 'tls.issuer="operator"')
+    release.install("etcd.replicas=1", snapshotEverySeconds=1)
+    release.until(lambda: release.condition() == ("True", "AsDescribed"), "first member")
+    assert set_up(release.pods.client(0), root, "hapax") > 0
+    assert release.apply("etcd.replicas=3").returncode == 0
+
+    def members() -> int:
+        found = call(release.pods.client(0), "Cluster/MemberList", rpc_pb2.MemberListRequest(),
+                     rpc_pb2.MemberListResponse, root=root)
+        return sum(not each.isLearner for each in found.members)
+
+    release.until(lambda: members() == 3 and release.condition() == ("True", "AsDescribed"), "three members")
+    before = set((release.pods.folder / "snapshots").glob("*.db"))
+    release.until(lambda: bool(set((release.pods.folder / "snapshots").glob("*.db")) - before), "another snapshot")
+    assert release.apply("etcd.members=1", "etcd.replicas=3").returncode == 0
+    release.until(lambda: members() == 1 and release.condition() == ("True", "AsDescribed"), "one member")

@@ -108,10 +108,10 @@ def test_who_reaches_what(render: Render) -> None:
     def every(sources: set[str], port: int, targets: set[str]) -> set[tuple[str, int, str]]:
         return {(source, port, target) for source in sources for target in targets}
 
-    assert {each for each in found if each[1] not in (9095, 8080, 2381, 8089)} == (
+    assert {each for each in found if each[1] not in (9095, 8080, 8081, 2381, 8089)} == (
         every(programs, 9092, kafka) | every(nodes, 9093, kafka) | every(nodes, 9094, nodes)
         | every(programs, 9096, nodes) | every(nodes, 9097, kafka)
-        | every({*nodes, "admin", "certificates"}, 2379, {"etcd"}) | every({"etcd"}, 2380, {"etcd"})
+        | every({*nodes, "admin", "certificates", "etcd-keeper"}, 2379, {"etcd"}) | every({"etcd"}, 2380, {"etcd"})
         | every({"load-master", "load-worker"}, 8090, {"admin"}) | every({"load-worker"}, 5557, {"load-master"}))
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     for port in sorted({port for pod in pods(objects) for port in pod.ports}):
@@ -142,6 +142,6 @@ def test_the_operator_and_the_keeper_alone_reach_the_api_server(render: Render) 
     objects = render('networkPolicy.apiServer=[{"ipBlock":{"cidr":"192.0.2.1/32"}}]')
     for pod in pods(objects):
         to_api = [rule for rule in rules(objects, pod, "egress") if {"port": 443, "protocol": "TCP"} in rule["ports"]]
-        wanted = pod.labels[COMPONENT] in ("operator", "certificates")
+        wanted = pod.labels[COMPONENT] in ("operator", "certificates", "etcd-keeper")
         assert len(to_api) == wanted, pod.labels
         assert all(rule["to"] == [{"ipBlock": {"cidr": "192.0.2.1/32"}}] for rule in to_api)

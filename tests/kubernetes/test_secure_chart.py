@@ -241,11 +241,14 @@ def test_an_authority_outlives_the_overlap_with_the_next_one(render: Render) -> 
 
 def test_etcd_takes_members_and_users_by_their_certificates_alone(render: Render) -> None:
     pod = pods(render())["demo-hapax-etcd"]
-    said = dict(each.removeprefix("--").partition("=")[::2] for each in pod["containers"][0]["args"])
-    assert "client-cert-auth" in said and "peer-client-cert-auth" in said and said["peer-cert-allowed-cn"] == "etcd"
+    (start,) = (each for each in pod["initContainers"] if each["name"] == "member")
+    given = {each["name"]: each.get("value", "") for each in start["env"]}
+    said = json.loads(given["SETTINGS"])
+    assert said["client-transport-security"]["client-cert-auth"] and said["peer-transport-security"]["client-cert-auth"]
+    assert said["peer-transport-security"]["allowed-cn"] == ["etcd"]
     for name in ("listen-client-urls", "advertise-client-urls", "listen-peer-urls", "initial-advertise-peer-urls"):
         assert said[name].startswith("https://"), name
-    assert all("=https://" in each for each in said["initial-cluster"].split(","))
+    assert all(each.startswith("https://") for each in given["PEERS"].split(","))
 
 
 def test_what_decides_who_comes_in_is_no_mere_setting(helm: Helm) -> None:

@@ -87,8 +87,10 @@ _CHANNEL_OPTIONS: Final = (
 _EOF: Final = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
 _READY: Final = grpc.ChannelConnectivity.READY
 _HAS_LEADER: Final = (("hasleader", "true"),)
-_NEVER_SENT: Final = ("failed to connect", "connections to all backends failing", "DNS resolution failed")
-"""gRPC's error texts for a call that was never sent: it cannot have taken effect."""
+_NEVER_SENT: Final = (
+    "failed to connect", "connections to all backends failing", "DNS resolution failed",
+    "etcdserver: rpc not supported for learner")
+"""Error texts for a call that cannot have taken effect: gRPC has not sent it, or a member without a vote refused it."""
 _COMPARE_TARGETS: Final = {
     "mod_revision": rpc_pb2.Compare.MOD,
     "create_revision": rpc_pb2.Compare.CREATE,

@@ -1,0 +1,88 @@
+"""Bugs by which etcd is founded twice, loses its quorum, or a member continues without its data. Paths lead from
+services/hapax to the operator."""
+
+
+from __future__ import annotations
+
+from hapax_mutants.mutant import Mutant, unit
+
+PLAN = unit("operator/test_plan_etcd.py")
+CARE = unit("operator/test_plan_etcd_care.py")
+START = unit("operator/test_etcd_start.py")
+OPERATOR = "../../operator/hapax_operator/"
+PAGE = "docs/kubernetes.md"
+
+MUTANTS = (
+    Mutant(
+        "etcd is founded again by a pod on a new volume", PAGE, OPERATOR + "plan_etcd.py",
+        "        if first.claim != record.claim:\n",
+        "        if False:\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "etcd is founded before every volume was looked at", PAGE, OPERATOR + "plan_etcd.py",
+        "        if pod is None or pod.deleting or not pod.volume:\n",
+        "        if pod is None:\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "any pod of etcd may found", PAGE, OPERATOR + "etcd_start.py",
+        ' and environment["POD_UID"] == environment.get("FOUNDER"):',
+        ' and environment.get("FOUNDER"):',
+        (START, PLAN),
+    ),
+    Mutant(
+        "a member of etcd joins again under its id without its data", PAGE, OPERATOR + "etcd_start.py",
+        '    if mine.get("name"):\n',
+        "    if False:\n",
+        (START, PLAN),
+    ),
+    Mutant(
+        "data of a removed member of etcd continues", PAGE, OPERATOR + "etcd_start.py",
+        '        if found.partition(":")[2] in environment.get("REMOVED", "").split(","):\n',
+        "        if False:\n",
+        (START, PLAN),
+    ),
+    Mutant(
+        "a learner of etcd is promoted before it has caught up", PAGE, OPERATOR + "plan_etcd.py",
+        "learner.applied < leader.applied - CAUGHT_UP:",
+        "False:",
+        (PLAN,),
+    ),
+    Mutant(
+        "a member of etcd without its data leaves without a quorum of the others", PAGE, OPERATOR + "plan_etcd.py",
+        "        if others and healthy >= quorum(len(others)):\n",
+        "        if others:\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "a member of etcd leaves while another one is down", PAGE, OPERATOR + "plan_etcd.py",
+        "    if ill or healthy < quorum(len(others)):\n",
+        "    if False:\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "pods of etcd are removed before their members", PAGE, OPERATOR + "plan_etcd.py",
+        "    pods = max(seen.pods_wanted, needed)\n",
+        "    pods = 1\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "a cluster of etcd beside the known one is changed", PAGE, OPERATOR + "plan_etcd.py",
+        "    if cluster and seen.record.cluster and cluster != seen.record.cluster:\n",
+        "    if False:\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "the leader of etcd is defragmented first", PAGE, OPERATOR + "plan_etcd_care.py",
+        "    first = min(due, key=lambda each: (each.leader, each.member))\n",
+        "    first = max(due, key=lambda each: (each.leader, each.member))\n",
+        (CARE,),
+    ),
+    Mutant(
+        "an alarm of etcd ends while there is no space", PAGE, OPERATOR + "plan_etcd_care.py",
+        "    if all(_has_space(care, each) for each in seen.databases):\n",
+        "    if True:\n",
+        (CARE,),
+    ),
+)

@@ -1,0 +1,102 @@
+"""`plan_etcd_care`: one thing at a time, the leader last, and alarms end when there is space."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hapax_operator.plan_etcd_care import (
+    AlarmSeen,
+    Care,
+    CareSeen,
+    DatabaseSeen,
+    Defragment,
+    Disarm,
+    HandOver,
+    Prune,
+    SnapshotSeen,
+    TakeSnapshot,
+    plan_care,
+)
+
+CARE = Care(quota_bytes=1000, defragment_bytes=100, defragment_share=0.5, snapshot_every_s=0, snapshots_kept=2)
+NOW = 1_000_000
+
+
+def databases(*sizes: tuple[int, int]) -> list[DatabaseSeen]:
+    """(file, used) of each; the first leads."""
+    return [DatabaseSeen(f"{number}", number == 0, size, used) for number, (size, used) in enumerate(sizes)]
+
+
+def condition(seen: CareSeen, kind: str, care: Care = CARE) -> tuple[str, str]:
+    return next((each.status, each.reason) for each in plan_care(care, seen, NOW).conditions if each.type == kind)
+
+
+def test_members_are_defragmented_one_at_a_time_and_the_leader_last() -> None:
+    sizes = [(400, 100), (400, 100), (400, 100)]
+    order = []
+    for _ in range(3):
+        step = plan_care(CARE, CareSeen(True, databases(*sizes)), NOW).step
+        assert isinstance(step, Defragment | HandOver)
+        if isinstance(step, HandOver):
+            assert step == HandOver("0", "1")
+            order.append("hand over")
+            break
+        order.append(step.member)
+        sizes[int(step.member)] = (100, 100)
+    assert order == ["1", "2", "hand over"]
+    assert plan_care(CARE, CareSeen(True, databases((400, 201), (99, 0), (100, 51))), NOW).step is None
+
+
+def test_nothing_is_done_while_a_member_is_down_or_changes() -> None:
+    full = [AlarmSeen("1", "NOSPACE")]
+    care = replace_care(snapshot_every_s=60)
+    assert plan_care(care, CareSeen(False, databases((400, 100)), full), NOW).step is None
+
+
+def test_a_member_that_is_alone_is_defragmented_only_when_nothing_can_be_written() -> None:
+    alone = CareSeen(True, databases((950, 100)))
+    assert plan_care(CARE, alone, NOW).step is None
+    assert plan_care(CARE, replace(alone, alarms=[AlarmSeen("0", "NOSPACE")]), NOW).step == Defragment("0")
+
+
+def test_an_alarm_for_space_ends_when_every_member_has_some() -> None:
+    alarms = [AlarmSeen("1", "NOSPACE")]
+    full = CareSeen(True, databases((950, 100), (100, 100)), alarms)
+    assert isinstance(plan_care(CARE, full, NOW).step, HandOver)
+    assert condition(full, "SpaceLeft") == ("False", "QuotaReached")
+    spacious = CareSeen(True, databases((100, 100), (100, 100)), alarms)
+    assert plan_care(CARE, spacious, NOW).step == Disarm(alarms[0])
+    used = CareSeen(True, databases((950, 949), (950, 949)), alarms)
+    assert plan_care(CARE, used, NOW).step is None
+    assert condition(used, "SpaceLeft") == ("False", "QuotaReached")
+
+
+def test_an_alarm_for_damage_is_shown_and_stays() -> None:
+    damaged = CareSeen(True, databases((100, 100)), [AlarmSeen("0", "CORRUPT")])
+    assert plan_care(CARE, damaged, NOW).step is None
+    assert condition(damaged, "SpaceLeft") == ("False", "Corrupt")
+
+
+def replace_care(**changed: int) -> Care:
+    return CARE._replace(**changed)
+
+
+def test_snapshots_are_taken_on_time_from_a_follower_and_the_oldest_go() -> None:
+    care = replace_care(snapshot_every_s=60)
+    seen = CareSeen(True, databases((90, 90), (90, 90)), started_at=NOW)
+    assert plan_care(care, seen, NOW).step == TakeSnapshot("1")
+    taken = replace(seen, snapshots=[SnapshotSeen(f"{age}", NOW - age) for age in (190, 130, 70, 10)])
+    planned = plan_care(care, taken, NOW)
+    assert planned.step == Prune(("190", "130")) and planned.wait_s == 50
+    assert plan_care(care, taken, NOW + 50).step == TakeSnapshot("1")
+
+
+def test_a_failed_or_late_snapshot_is_shown() -> None:
+    care = replace_care(snapshot_every_s=60)
+    seen = CareSeen(True, databases((90, 90)), snapshots=[SnapshotSeen("a", NOW - 100)])
+    assert condition(seen, "SnapshotTaken", care) == ("True", "OnSchedule")
+    assert condition(replace(seen, snapshots=[SnapshotSeen("a", NOW - 121)]), "SnapshotTaken", care)[1] == "Late"
+    failed = replace(seen, failed_at=NOW - 10)
+    assert condition(failed, "SnapshotTaken", care) == ("False", "Failed")
+    assert plan_care(care, failed, NOW).step is None, "not at once again"
+    assert plan_care(care, failed, NOW + 290).step == TakeSnapshot("0")
