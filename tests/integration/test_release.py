@@ -104,6 +104,7 @@ def test_in_an_empty_environment_it_runs_a_cluster_and_transactions(environment:
     try_cluster(environment, wheel.name.split("-")[1])
 
 
+@pytest.mark.timeout(300)  # two whole builds: ten seconds of computing, minutes beside other work
 def test_two_builds_of_a_commit_are_the_same_bytes_and_a_third_of_its_tag(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,11 @@ def test_every_blob_has_the_name_of_its_content_and_is_described(stored: Path, t
     assert read_archive(tmp_path / "image.tar")[0] == "hapax"
 
 
-def test_the_same_image_gives_the_same_bytes(stored: Path, tmp_path: Path) -> None:
-    for name in ("one", "two"):
+def test_the_same_image_gives_the_same_bytes_on_any_day(
+    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day, name in enumerate(("one", "two"), start=20_000):
+        monkeypatch.setattr(time, "time", lambda seconds=day * 86_400.0: seconds)
         (tmp_path / name).mkdir()
         write_oci(stored, tmp_path / name / "image.tar", "localhost/hapax:1.0.0", LABELS)
     assert (tmp_path / "one" / "image.tar").read_bytes() == (tmp_path / "two" / "image.tar").read_bytes()
