@@ -107,7 +107,10 @@ class Environment:
         return self._run(self.folder / "bin" / words[0], *words[1:], given=given, seconds=seconds)
 
     def _run(self, *words: str | Path, given: str = "", seconds: float = 600) -> str:
-        return run(words, cwd=self.owner.home, env=self.owner.environment, given=given, seconds=seconds)
+        """As after `activate`: Spark's workers are the `python3` that the PATH has first."""
+        known = self.owner.environment
+        active = {**known, "PATH": os.pathsep.join([str(self.folder / "bin"), known["PATH"]])}
+        return run(words, cwd=self.owner.home, env=active, given=given, seconds=seconds)
 
 
 @contextmanager
