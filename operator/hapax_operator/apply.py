@@ -33,12 +33,13 @@ _SEEN_S: Final = 10.0
 
 
 async def apply_to_topic(
-    administration: Administration, maker: TopicMaker, view: ClusterView, topic: str, action: Action
+    administration: Administration, maker: TopicMaker, view: ClusterView, topic: str, action: Action, uid: str
 ) -> Note:
-    """Returns the event to record. Raises Refusal, with the cluster's message."""
+    """`uid`: that of the resource. Returns the event to record. Raises Refusal, with the cluster's message."""
     match action:
         case Create(partitions, factor, config):
-            spec = pb.TopicSpec(name=topic, partitions=partitions, replication_factor=factor, config=dict(config))
+            spec = pb.TopicSpec(
+                name=topic, partitions=partitions, replication_factor=factor, config=dict(config), made_by=uid)
             _check(await maker.create(spec))
             return Note("Normal", "TopicCreated", f"topic {topic} was created with {partitions} partitions")
         case Grow(partitions):

@@ -34,6 +34,11 @@ def outside(status: Mapping[str, Any], why: str) -> tuple[tuple[Condition, ...],
     return _refused(status, "OutsidePolicy", "Namespace", why)
 
 
+def not_adopted(status: Mapping[str, Any], why: str) -> tuple[tuple[Condition, ...], tuple[Note, ...]]:
+    """The same of a resource that names what exists already. `why`: what that is; a sentence."""
+    return _refused(status, "NotAdopted", "ExistsAlready", f"{why}: the annotation hapax.dev/adopt=true takes it over")
+
+
 def _refused(
     status: Mapping[str, Any], kind: str, reason: str, why: str
 ) -> tuple[tuple[Condition, ...], tuple[Note, ...]]:

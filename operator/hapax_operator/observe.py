@@ -43,7 +43,7 @@ def topic_seen(view: ClusterView, name: str) -> TopicSeen | None:
             bool(record.adding or record.removing)))
     return TopicSeen(
         name=name, topic_id=topic.topic_id.hex(), partitions=partitions, config=dict(topic.config),
-        internal=topic.internal)
+        internal=topic.internal, made_by=topic.record.made_by)
 
 
 def brokers_seen(view: ClusterView) -> BrokersSeen:

@@ -1,6 +1,7 @@
 """Plans the status of a leased producer identity and how to keep its lease alive. Pure.
 
-The identity lives as long as the resource. The operator takes the lease if it has no holder, and extends it under its
+A lease that exists already is adopted only while the annotation hapax.dev/adopt says so; before the operator takes a
+free one, the status says that it is the resource's. The identity lives as long as the resource. The operator takes the lease if it has no holder, and extends it under its
 current generation. Extending fences no program: programs take the lease over from each other, or continue with the
 identity in the status, without the operator. When the resource is gone, the lease expires.
 """
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from hapax_operator.conditions import Condition, Note, conflict, from_millis, outside
+from hapax_operator.conditions import Condition, Note, conflict, from_millis, not_adopted, outside
 from hapax_operator.resources import LeaseSpec, ProducerResource
 
 _SHOWN_PARTITIONS: Final = 100
@@ -51,6 +52,8 @@ class LeasePlan:
     conditions: tuple[Condition, ...]
     status: Mapping[str, Any]
     notes: tuple[Note, ...] = ()
+    intends: bool = False
+    """Whether the status must be written first, because it says that the lease is the resource's."""
 
 
 def owner_before(resource: ProducerResource, lessees: Iterable[ProducerResource]) -> ProducerResource | None:
@@ -71,6 +74,11 @@ def plan_lease(
         return LeasePlan(None, refused, dict.fromkeys(_DESCRIPTION), notes)
     if older is not None:
         return _conflict(resource, older)
+    own = _is_own(resource, lease, seen)
+    if resource.managed and not own:
+        why = f"the lease {lease.name} exists and was not made by this resource"
+        refused, notes = not_adopted(resource.status, why)
+        return LeasePlan(None, refused, dict.fromkeys(_DESCRIPTION) | {"ownedLease": ""}, notes)
     held = seen is not None and seen.producer_id >= 0 and seen.expires_at_ms > now_ms
     action: Take | Keep | None = None
     if resource.acts and not held:
@@ -82,7 +90,21 @@ def plan_lease(
     conditions = [_readiness(lease, seen, held)]
     if resource.meta.paused:
         conditions.append(Condition("Paused", "True", "Annotated", "the annotation hapax.dev/pause is set"))
-    return LeasePlan(action, tuple(conditions), _status(lease, seen, held))
+    intends = action is not None and resource.status.get("ownedLease") != lease.name
+    noted = {"ownedLease": lease.name} if resource.acts else {"ownedLease": resource.status.get("ownedLease") or ""}
+    return LeasePlan(
+        None if intends else action, tuple(conditions), _status(lease, seen, held) | noted, intends=intends)
+
+
+def _is_own(resource: ProducerResource, lease: LeaseSpec, seen: LeaseSeen | None) -> bool:
+    """Whether the resource made or adopted the lease, or may do so now. An earlier release kept no note of it: there the
+    status has the lease and its producer id."""
+    if seen is None or seen.producer_id < 0 or resource.meta.adopts:
+        return True
+    if "ownedLease" in resource.status:
+        return resource.status["ownedLease"] == lease.name
+    shown = resource.status.get("lease") or {}
+    return shown.get("name") == lease.name and resource.status.get("producerId") == seen.producer_id
 
 
 def _conflict(resource: ProducerResource, older: ProducerResource) -> LeasePlan:

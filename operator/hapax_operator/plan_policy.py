@@ -38,6 +38,12 @@ def policy_of(resource: ProducerResource) -> PolicyRecord | None:
         owner=str(resource.meta.ref))
 
 
+def must_ask(resource: ProducerResource, stored: StoredPolicy | None) -> bool:
+    """Whether the resource may take the ids only if no producer has used them. A stored policy says that it has taken
+    them: it is stored before anything else is done for the ids."""
+    return stored is None and policy_of(resource) is not None and not resource.meta.adopts
+
+
 def must_store(resource: ProducerResource, stored: StoredPolicy | None) -> bool:
     """Whether the resource's stored policy must be changed. That of a paused resource is only ever removed, because its
     namespace may not own the ids."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from hapax_operator.conditions import Condition, Note, conflict, from_millis, outside
+from hapax_operator.conditions import Condition, Note, conflict, from_millis, not_adopted, outside
 from hapax_operator.plan_policy import Standing
 from hapax_operator.resources import ABORT, ProducerResource
 
@@ -132,6 +132,14 @@ def plan(
         tuple(fences), tuple(conditions), status, _notes(resource, hanging),
         ensure=resource.acts and bool(resource.transactional_id) and not seen,
         intends=requested and bool(seen) and not intended)
+
+
+def untaken(resource: ProducerResource, seen: Sequence[ProducerSeen]) -> ProducerPlan:
+    """Of a resource that does not adopt its ids, which have been used."""
+    first = min(each.transactional_id for each in seen)
+    why = f"the transactional id {first} has been used before this resource was made"
+    conditions, notes = not_adopted(resource.status, why)
+    return ProducerPlan((), conditions, dict.fromkeys(_DESCRIPTION), notes)
 
 
 def _conflict(resource: ProducerResource, owner: str) -> ProducerPlan:

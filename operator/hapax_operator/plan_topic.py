@@ -1,7 +1,9 @@
 """Plans the changes of one topic, from all resources that describe it and the topic's state. Pure.
 
 - The oldest managed resource owns the topic (ties: by uid). The others get a condition and change nothing.
-- A topic never loses partitions. It is deleted only if this resource created or adopted it, and no other describes it.
+- A resource changes only the topic that it made (the topic's record names it) or adopted (its status has the topic's
+  id). It adopts an existing topic only while the annotation hapax.dev/adopt says so.
+- A topic never loses partitions. It is deleted only if this resource made or adopted it, and no other describes it.
 - A resource that the policy of namespaces forbids changes nothing, owns nothing, and shows nothing of the topic.
 - Configuration that the resource does not name is not changed, unless this resource had set it before.
 - The finalizer is set only while it protects something: the policy is Delete, and the operator acts. So a resource that
@@ -14,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from hapax_operator.conditions import Condition, Note, conflict, outside
+from hapax_operator.conditions import Condition, Note, conflict, not_adopted, outside
 from hapax_operator.resources import DELETE, FINALIZER, TopicResource
 
 _SHOWN_PARTITIONS: Final = 100
@@ -40,6 +42,8 @@ class TopicSeen:
     partitions: Sequence[PartitionSeen]
     config: Mapping[str, str] = field(default_factory=dict)
     internal: bool = False
+    made_by: str = ""
+    """Uid of the resource that made it; empty: a client did."""
 
     @property
     def replication_factor(self) -> int:
@@ -105,7 +109,7 @@ def plan(resource: TopicResource, claimants: Iterable[TopicResource], seen: Topi
     if resource.meta.deleting:
         heirs = any(each.managed and not each.outside and not each.meta.deleting for each in others)
         return _release(resource, seen, owns and not heirs)
-    finalizer = _finalizer(resource, owns)
+    finalizer = _finalizer(resource, owns, seen)
     if resource.outside:
         conditions, notes = outside(resource.status, resource.outside)
         return TopicPlan((), finalizer, conditions, _hidden(resource), notes)
@@ -118,6 +122,8 @@ def plan(resource: TopicResource, claimants: Iterable[TopicResource], seen: Topi
     if seen is not None and seen.internal:
         why = f"topic {resource.topic} is an internal topic of the cluster"
         return TopicPlan((), finalizer, (Condition("Ready", "False", "InternalTopic", why),), {})
+    if seen is not None and not _may_change(resource, seen):
+        return _untaken(resource, seen, finalizer)
     if resource.meta.paused:
         why = "the annotation hapax.dev/pause is set, so nothing is changed"
         state = _readiness(resource, seen)
@@ -127,6 +133,35 @@ def plan(resource: TopicResource, claimants: Iterable[TopicResource], seen: Topi
     return TopicPlan(
         _differences(resource, seen), finalizer, (_readiness(resource, seen),), _status(resource, seen),
         _adopted(resource, seen))
+
+
+def is_own(resource: TopicResource, seen: TopicSeen) -> bool:
+    """Whether the resource made or adopted this topic. An earlier release kept no note of it: there a resource that
+    acted has both the topic's id and what it configured in its status."""
+    status = resource.status
+    if seen.made_by == resource.meta.uid or status.get("ownedTopicId") == seen.topic_id:
+        return True
+    return "ownedTopicId" not in status and "configured" in status and status.get("topicId") == seen.topic_id
+
+
+def _may_change(resource: TopicResource, seen: TopicSeen) -> bool:
+    return resource.meta.adopts or is_own(resource, seen)
+
+
+def _untaken(resource: TopicResource, seen: TopicSeen, finalizer: bool | None) -> TopicPlan:
+    why = f"topic {seen.name} exists and was not made by this resource"
+    if _known(resource):
+        why = f"topic {seen.name} was deleted and created again by another client"
+    conditions, notes = not_adopted(resource.status, why)
+    if resource.meta.paused:
+        conditions = (*conditions, Condition("Paused", "True", "Annotated", "the annotation hapax.dev/pause is set"))
+    return TopicPlan((), finalizer, conditions, _hidden(resource), notes)
+
+
+def _known(resource: TopicResource) -> str:
+    """The id of the last topic that was its own; empty: there was none."""
+    status = resource.status
+    return str(status.get("ownedTopicId") or (status.get("topicId") if "configured" in status else "") or "")
 
 
 def _conflict(resource: TopicResource, first: TopicResource, finalizer: bool | None) -> TopicPlan:
@@ -141,7 +176,7 @@ def _hidden(resource: TopicResource) -> dict[str, Any]:
 
 def _create(resource: TopicResource, finalizer: bool | None) -> TopicPlan:
     notes: tuple[Note, ...] = ()
-    if resource.status.get("topicId"):
+    if _known(resource):
         reason = f"topic {resource.topic} was deleted by another client and is created again"
         notes = (Note("Warning", "TopicGone", reason),)
     made = Create(resource.partitions, resource.replication_factor, dict(resource.config))
@@ -153,15 +188,15 @@ def _release(resource: TopicResource, seen: TopicSeen | None, owns: bool) -> Top
     """The plan for a resource that is being deleted. `owns`: no other resource describes the topic."""
     if FINALIZER not in resource.meta.finalizers:
         return TopicPlan()
-    known = resource.status.get("topicId")
     ours = owns and resource.acts and resource.deletion_policy == DELETE
-    if ours and seen is not None and not seen.internal and seen.topic_id == known:
+    if ours and seen is not None and not seen.internal and is_own(resource, seen):
         return TopicPlan((Delete(seen.topic_id),))
     return TopicPlan(finalizer=False)
 
 
-def _finalizer(resource: TopicResource, owns: bool) -> bool | None:
+def _finalizer(resource: TopicResource, owns: bool, seen: TopicSeen | None) -> bool | None:
     wanted = owns and resource.acts and resource.deletion_policy == DELETE
+    wanted = wanted and (seen is None or _may_change(resource, seen))
     return None if wanted == (FINALIZER in resource.meta.finalizers) else wanted
 
 
@@ -214,6 +249,7 @@ def _status(resource: TopicResource, seen: TopicSeen | None) -> dict[str, Any]:
         ],
     }
     if resource.acts:
+        status["ownedTopicId"] = seen.topic_id
         status["configured"] = sorted(resource.config)
     elif "configured" in resource.status:
         status["configured"] = list(resource.status["configured"])
@@ -221,8 +257,7 @@ def _status(resource: TopicResource, seen: TopicSeen | None) -> dict[str, Any]:
 
 
 def _adopted(resource: TopicResource, seen: TopicSeen) -> tuple[Note, ...]:
-    known = resource.status.get("topicId")
-    if known and known != seen.topic_id:
+    if _known(resource) not in ("", seen.topic_id) and seen.made_by != resource.meta.uid:
         reason = f"topic {seen.name} was deleted and created again by another client, and is adopted"
         return (Note("Warning", "TopicReplaced", reason),)
     return ()

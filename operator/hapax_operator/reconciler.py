@@ -26,8 +26,8 @@ from hapax_operator.metrics import FAILED, RECONCILES
 from hapax_operator.namespace_policy import UNRESTRICTED, NamespacePolicy
 from hapax_operator.observe import lease_seen, producers_seen, topic_seen
 from hapax_operator.plan_lease import Take, owner_before, plan_lease
-from hapax_operator.plan_policy import must_store, policy_of, standing, touched
-from hapax_operator.plan_producer import Fence, ProducerSeen
+from hapax_operator.plan_policy import must_ask, must_store, policy_of, standing, touched
+from hapax_operator.plan_producer import Fence, ProducerPlan, ProducerSeen, untaken
 from hapax_operator.plan_producer import plan as plan_producer
 from hapax_operator.plan_topic import Delete, TopicPlan
 from hapax_operator.plan_topic import plan as plan_topic
@@ -270,7 +270,7 @@ class Reconciler:
         for action in planned.actions:
             try:
                 done = await apply_to_topic(
-                    self._administration, self._maker, self._view, topic, action)
+                    self._administration, self._maker, self._view, topic, action, resource.meta.uid)
             except Refusal as refusal:
                 if planned.status is not None:
                     await self._write(resource, planned, Condition(
@@ -367,6 +367,18 @@ class Reconciler:
             await self._policies.store(key.uid, None)
             log.info("a policy was deleted because its resource is gone", owner=stored.policy.owner)
 
+    async def _untaken(self, resource: ProducerResource) -> ProducerPlan | None:
+        """The plan for a resource that may not take the ids, because producers have used them; None: it may."""
+        if resource.meta.paused or not must_ask(resource, self._view.policies.get(resource.meta.uid)):
+            return None
+        seen = await producers_seen(await self._connected(Identities), resource)
+        stands = standing(resource, self._view.policies)
+        if stands.conflict is None:
+            seen = [each for each in seen if stands.counts_for(each.transactional_id)]
+        if not seen:
+            return None
+        return plan_producer(resource, (), 0, stands) if stands.conflict is not None else untaken(resource, seen)
+
     async def _stored_policy(self, resource: ProducerResource) -> None:
         stored = self._view.policies.get(resource.meta.uid)
         if not must_store(resource, stored):
@@ -388,6 +400,16 @@ class Reconciler:
             return
         if resource.meta.deleting:
             await self._end_spark(resource)
+            return
+        refusal = await self._untaken(resource)
+        if refusal is not None:
+            late = await self._statuses.write(resource, refusal.status, refusal.conditions)
+            for note in refusal.notes:
+                await self._note(resource, note)
+            if late is None:
+                await self._missed(resource)
+            else:
+                self._later(ref, late)
             return
         await self._stored_policy(resource)
         resource = self.resources.get(ref)
@@ -517,9 +539,11 @@ class Reconciler:
                 await self._note(resource, Note("Normal", "LeaseTaken", f"the operator took the lease {lease.name}"))
             self._queue.add(resource.meta.ref)
             return
-        late = await self._statuses.write(resource, planned.status, conditions)
+        late = await self._statuses.write(resource, planned.status, conditions, urgent=planned.intends)
         if late is None:
             await self._missed(resource)
+        elif planned.intends:
+            self._queue.add(resource.meta.ref)
         else:
             self._later(resource.meta.ref, late)
 

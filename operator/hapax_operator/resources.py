@@ -31,6 +31,9 @@ SPARK_FINALIZER: Final = "hapax.dev/end-spark"
 PAUSE: Final = "hapax.dev/pause"
 """An annotation: while it is "true", the operator observes and changes nothing."""
 
+ADOPT: Final = "hapax.dev/adopt"
+"""An annotation: while it is "true", the resource may take over what it names and did not make."""
+
 CHART_REPLICAS: Final = "hapax.dev/replicas"
 """An annotation. On the brokers' StatefulSet: the number of brokers in the chart's values. On the BrokerPool: that
 number when the BrokerPool was last set to it."""
@@ -67,6 +70,7 @@ class Meta:
     deleting: bool = False
     finalizers: tuple[str, ...] = ()
     paused: bool = False
+    adopts: bool = False
     version: str = ""
     """The resource version. It rises with every write, unless the API server's store is restored."""
 
@@ -260,6 +264,7 @@ def read_meta(plural: str, body: Mapping[str, Any]) -> Meta:
             generation=metadata.get("generation", 0), created=metadata.get("creationTimestamp", ""),
             deleting=metadata.get("deletionTimestamp") is not None, finalizers=tuple(metadata.get("finalizers") or ()),
             paused=(metadata.get("annotations") or {}).get(PAUSE) == "true",
+            adopts=(metadata.get("annotations") or {}).get(ADOPT) == "true",
             version=metadata.get("resourceVersion", ""),
         )
     except KeyError as error:

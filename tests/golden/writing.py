@@ -319,7 +319,7 @@ def etcd_values() -> Iterator[tuple[str, bytes]]:
         public_rpc_address="10.0.0.1:9096", frames_address="10.0.0.1:9097",
     ).encode()
     yield keys.topic("flights"), etcd.TopicRecord(
-        FLIGHTS, "flights", 2, 3, {"retention.ms": "1000"}, assignment=(nodes,)
+        FLIGHTS, "flights", 2, 3, {"retention.ms": "1000"}, assignment=(nodes,), made_by="uid-1"
     ).encode()
     yield keys.topic("__consumer_offsets"), etcd.TopicRecord(
         OFFSETS, "__consumer_offsets", 50, 3, {"cleanup.policy": "compact"}, internal=True

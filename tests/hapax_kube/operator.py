@@ -18,6 +18,9 @@ from integration.etcd_process import dies_with_parent
 GROUP = "/apis/hapax.dev/v1alpha1"
 
 
+ADOPT = {"hapax.dev/adopt": "true"}
+
+
 class Namespace:
     """`topic(...)` and `producer(...)` create resources; the other methods take a plural and a name."""
 
@@ -31,8 +34,8 @@ class Namespace:
     def topic(self, name: str, *, annotations: dict[str, str] | None = None, **spec: Any) -> Any:
         return self._create("topics", "Topic", name, spec, annotations)
 
-    def producer(self, name: str, **spec: Any) -> Any:
-        return self._create("transactionalproducers", "TransactionalProducer", name, spec, None)
+    def producer(self, name: str, *, annotations: dict[str, str] | None = None, **spec: Any) -> Any:
+        return self._create("transactionalproducers", "TransactionalProducer", name, spec, annotations)
 
     def user(self, name: str, login: str = "Scram", *, authentication: Any = None, **spec: Any) -> Any:
         """`authentication`: its further fields."""

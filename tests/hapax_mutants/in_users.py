@@ -10,6 +10,9 @@ OWNERS = unit("controller/test_owners.py")
 POLICY = unit("operator/test_namespace_policy.py")
 OUTSIDE = unit("operator/test_outside_policy.py")
 PLAN = unit("operator/test_plan_user.py")
+TOPIC = unit("operator/test_plan_topic.py")
+LEASE = unit("operator/test_plan_lease.py")
+RECONCILER = unit("operator/test_reconciler.py")
 APPLY = unit("operator/test_apply_user.py")
 SPEC = unit("operator/test_certificates_spec.py")
 MODEL = unit("operator/test_plan_user_model.py")
@@ -69,6 +72,36 @@ MUTANTS = (
         " or resource.lease is not None or resource.outside:",
         " or resource.lease is not None:",
         (OUTSIDE,),
+    ),
+    Mutant(
+        "a Topic takes over whatever has its name", "docs/kubernetes.md", OPERATOR + "plan_topic.py",
+        "    if seen is not None and not _may_change(resource, seen):\n",
+        "    if False:\n",
+        (TOPIC,),
+    ),
+    Mutant(
+        "the deletion of a resource deletes a topic that is not its own", "docs/kubernetes.md", OPERATOR + "plan_topic.py",
+        "not seen.internal and is_own(resource, seen):",
+        "not seen.internal:",
+        (TOPIC,),
+    ),
+    Mutant(
+        "a topic that was only looked at counts as adopted", "docs/kubernetes.md", OPERATOR + "plan_topic.py",
+        ' and "configured" in status and ',
+        " and ",
+        (TOPIC,),
+    ),
+    Mutant(
+        "a lease that exists is kept without being adopted", "docs/kubernetes.md", OPERATOR + "plan_lease.py",
+        "    if resource.managed and not own:\n",
+        "    if False:\n",
+        (LEASE,),
+    ),
+    Mutant(
+        "an id in use is fenced without being adopted", "docs/kubernetes.md", OPERATOR + "plan_policy.py",
+        " and policy_of(resource) is not None and not resource.meta.adopts\n",
+        " and False\n",
+        (RECONCILER,),
     ),
     Mutant(
         "a User is a super user", "docs/kubernetes.md", OPERATOR + "plan_user.py",

@@ -14,7 +14,7 @@ from hapax.codec.metadata import Keys, TopicRecord
 from hapax.local.cluster import LocalCluster
 from hapax.runtime.etcd import EtcdStore
 from hapax_kube.api import KubeApi
-from hapax_kube.operator import Namespace, OperatorProcess
+from hapax_kube.operator import ADOPT, Namespace, OperatorProcess
 from integration.waiting import wait_until
 
 TOPICS, PRODUCERS = "topics", "transactionalproducers"
@@ -81,7 +81,7 @@ def test_drift_is_mended_and_what_others_configured_stays(
     name = unique("drift")
     with Admin({"bootstrap.servers": hapax.bootstrap}) as admin:
         admin.create_topics([NewTopic(name, 3, config={"max.message.bytes": "5000"})])
-        namespace.topic(name, partitions=3, config={"retention.ms": "1000000"})  # adopts it
+        namespace.topic(name, annotations=ADOPT, partitions=3, config={"retention.ms": "1000000"})
         until_ready(namespace, name)
         first = namespace.get(TOPICS, name)["status"]["topicId"]
         admin.alter_topic_config(name, {"retention.ms": "5"})
@@ -117,12 +117,52 @@ def test_the_oldest_wins_and_the_next_follows(namespace: Namespace, operator: Op
     name = unique("shared")
     namespace.topic("first", topicName=name, partitions=2)
     until_ready(namespace, "first")
-    namespace.topic("second", topicName=name, partitions=5)
+    namespace.topic("second", annotations=ADOPT, topicName=name, partitions=5)
     wait_until(lambda: namespace.condition(TOPICS, "second") == ("False", "ResourceConflict"), "conflict")
     assert namespace.get(TOPICS, "first")["status"]["partitions"] == 2
     namespace.delete(TOPICS, "first")
     until_ready(namespace, "second")
     assert namespace.get(TOPICS, "second")["status"]["partitions"] == 5
+
+
+def test_a_topic_that_exists_is_changed_and_deleted_only_once_it_is_adopted(
+    namespace: Namespace, operator: OperatorProcess, hapax: LocalCluster
+) -> None:
+    name = unique("theirs")
+    with Admin({"bootstrap.servers": hapax.bootstrap}) as admin:
+        admin.create_topics([NewTopic(name, 3)])
+        for resource in ("loses", "takes"):
+            namespace.topic(resource, topicName=name, partitions=5, deletionPolicy="Delete")
+            wait_until(lambda: namespace.condition(TOPICS, resource) == ("False", "NotAdopted"), "condition")  # noqa: B023
+            assert not namespace.get(TOPICS, resource)["metadata"].get("finalizers")
+            if resource == "loses":
+                namespace.delete(TOPICS, resource)
+                wait_until(lambda: not namespace.exists(TOPICS, "loses"), "end of the resource", 30)
+        assert partitions(admin, name) == 3 and "NotAdopted" in namespace.events()
+        namespace.annotate(TOPICS, "takes", adopt="true")
+        until_ready(namespace, "takes")
+        namespace.annotate(TOPICS, "takes", adopt=None)
+        assert partitions(admin, name) == 5
+        namespace.delete(TOPICS, "takes")
+        wait_until(lambda: not namespace.exists(TOPICS, "takes"), "end of the resource", 30)
+        assert partitions(admin, name) == 0
+
+
+def test_what_was_adopted_before_an_upgrade_stays_adopted(
+    namespace: Namespace, start_operator: Callable[..., OperatorProcess], hapax: LocalCluster
+) -> None:
+    """A status as the release before this one left it."""
+    name = unique("former")
+    with Admin({"bootstrap.servers": hapax.bootstrap}) as admin:
+        admin.create_topics([NewTopic(name, 2)])
+        topic_id = next(each.topic_id for each in admin.list_topics() if each.name == name)
+        namespace.topic(name, partitions=4, deletionPolicy="Delete")
+        namespace.api.patch(namespace.path(TOPICS, name) + "/status", {"status": {
+            "topicName": name, "topicId": topic_id.hex(), "configured": []}})
+        start_operator(namespace)
+        until_ready(namespace, name)
+        assert partitions(admin, name) == 4
+        assert namespace.get(TOPICS, name)["status"]["ownedTopicId"] == topic_id.hex()
 
 
 def test_pause_and_unmanaged_let_go(

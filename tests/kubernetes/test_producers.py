@@ -17,7 +17,7 @@ from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.local.cluster import LocalCluster
 from hapax.runtime.etcd import EtcdStore
-from hapax_kube.operator import Namespace, OperatorProcess
+from hapax_kube.operator import ADOPT, Namespace, OperatorProcess
 from integration.waiting import wait_until
 
 PRODUCERS = "transactionalproducers"
@@ -120,6 +120,31 @@ def test_the_oldest_resource_of_an_id_counts_and_the_next_follows(
     producer(hapax, f"{prefix}-a").start().close()
 
 
+def test_an_id_that_is_in_use_is_fenced_and_limited_only_once_it_is_adopted(
+    namespace: Namespace, operator: OperatorProcess, hapax: LocalCluster
+) -> None:
+    topic, name = unique("payments"), unique("theirs")
+    with Admin({"bootstrap.servers": hapax.bootstrap}) as admin:
+        admin.create_topics([NewTopic(topic, 1)])
+    with producer(hapax, name) as writer:
+        committed(writer, topic)
+        namespace.producer("loader", transactionalId=name, fence=1, allowedTopics=["nothing"], onHanging="Abort")
+        namespace.producer("all", transactionalIdPrefix=name[:-1], allowedTopics=["nothing"])
+        for resource in ("loader", "all"):
+            wait_until(lambda: namespace.condition(PRODUCERS, resource) == ("False", "NotAdopted"), "condition", 60)  # noqa: B023
+        assert not stored_policies(hapax) or all(each.transactional_id != name for each in stored_policies(hapax))
+        assert "state" not in status(namespace) and "NotAdopted" in namespace.events()
+        committed(writer, topic)
+        namespace.delete(PRODUCERS, "all")
+        namespace.annotate(PRODUCERS, "loader", adopt="true")
+        wait_until(lambda: status(namespace).get("fenced") == 1, "fence", 60)
+        namespace.annotate(PRODUCERS, "loader", adopt=None)
+        until_enforced(namespace, "loader")
+        assert refusal(lambda: committed(writer, topic)) != 0
+        namespace.patch(PRODUCERS, "loader", fence=2)
+        wait_until(lambda: status(namespace).get("fenced") == 2, "second fence, without the annotation", 60)
+
+
 def test_an_id_gets_its_identity_and_the_status_tells_how_it_fares(
     namespace: Namespace, operator: OperatorProcess, hapax: LocalCluster
 ) -> None:
@@ -178,7 +203,7 @@ def test_a_lease_is_taken_kept_and_shown_and_its_holder_never_fenced(
             wait_until(lambda: status(namespace, "files")["lease"]["expiresAt"] > expires, "renewal", 60)
             writer.send(topic, b"y", partition=0).result(30)  # it is still the holder
         assert status(namespace, "files")["lease"]["holder"] == "me"
-        namespace.producer("other", lease={"name": name, "partitions": [f"{topic}-0"]})
+        namespace.producer("other", annotations=ADOPT, lease={"name": name, "partitions": [f"{topic}-0"]})
         wait_until(
             lambda: namespace.condition(PRODUCERS, "other") == ("False", "ResourceConflict"), "conflict with the older")
         assert "lease" not in status(namespace, "other")

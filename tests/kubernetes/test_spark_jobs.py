@@ -19,7 +19,7 @@ from hapax.client.errors import HapaxError
 from hapax.local.cluster import LocalCluster
 from hapax_kube.api import ApiError
 from hapax_kube.kubelet import Kubelet
-from hapax_kube.operator import Namespace, OperatorProcess
+from hapax_kube.operator import ADOPT, Namespace, OperatorProcess
 from hapax_operator.resources import read_producer
 from hapax_operator.spark_pods import driver_pod
 from integration.waiting import wait_until
@@ -152,7 +152,7 @@ def test_whoever_holds_the_id_is_fenced_before_a_run_starts(
         former.begin()
         former.send(name, b"x")
         former.flush()
-        namespace.producer("job", transactionalId=name, spark=SPARK)
+        namespace.producer("job", annotations=ADOPT, transactionalId=name, spark=SPARK)
         until(kubelet, lambda: reason(namespace) == ("True", "Running"), "a run")
         with pytest.raises(HapaxError):
             former.commit()

@@ -372,12 +372,15 @@ class TopicRecord:
     internal: bool = False
     assignment: tuple[tuple[NodeId, ...], ...] = ()
     """The replicas of the first partitions, if their creator chose them; read when the partitions are created."""
+    made_by: str = ""
+    """Uid of the Kubernetes resource that made it; empty: a client did."""
 
     def encode(self) -> bytes:
         return _encode({
             "topic_id": self.topic_id.hex(), "name": self.name, "partitions": self.partitions,
             "replication_factor": self.replication_factor, "config": dict(self.config),
             "internal": self.internal, "assignment": self.assignment,
+            **({"made_by": self.made_by} if self.made_by else {}),
         })
 
     @classmethod
@@ -387,6 +390,7 @@ class TopicRecord:
             TopicId(bytes.fromhex(f["topic_id"])), f["name"], f["partitions"], f["replication_factor"],
             dict(f.get("config", {})), bool(f.get("internal", False)),
             tuple(tuple(NodeId(n) for n in replicas) for replicas in f.get("assignment", ())),
+            str(f.get("made_by", "")),
         )
 
 

@@ -93,7 +93,8 @@ class Topics:
         check_replication_factor(wanted, len(self._view.nodes("broker")))
         return TopicRecord(
             new_topic_id(self._random), spec.name,
-            self._settings.num_partitions if spec.partitions == -1 else spec.partitions, wanted, config)
+            self._settings.num_partitions if spec.partitions == -1 else spec.partitions, wanted, config,
+            made_by=spec.made_by)
 
     def _assigned(self, spec: pb.TopicSpec, config: dict[str, str]) -> TopicRecord:
         """A topic whose creator chose the replicas. Raises Refusal."""
@@ -104,7 +105,7 @@ class Topics:
         check_partition_count(len(assignment))
         return TopicRecord(
             new_topic_id(self._random), spec.name, len(assignment), len(assignment[0]), config,
-            assignment=assignment)
+            assignment=assignment, made_by=spec.made_by)
 
     def _check_collision(self, name: str) -> None:
         """Kafka's rule: metrics write dots as underscores, so two names must not differ in those alone."""

@@ -62,6 +62,7 @@ RECORDS = [
     NodeRecord(NodeId(1), "broker", "a", 9092, "a:7000", listeners=(("EXTERNAL", "b", 30001), ("LAST", "::1", 1))),
     NodeRecord(NodeId(1), "broker", "a", 9092, "a:7000", heeds_passed_over=True),
     TopicRecord(TOPIC, "flights", 4, 1, {"retention.ms": "-1"}, internal=True, assignment=((NodeId(1), NodeId(0)),)),
+    TopicRecord(TOPIC, "flights", 4, 1, made_by="uid-1"),
     DeletedTopicRecord(TOPIC, "flights", 5),
     PartitionRecord(NodeId(1), LeaderEpoch(7), RegistrationEpoch(2**40), (NodeId(1), NodeId(2)), (NodeId(1),),
                     LeaderEpoch(6)),

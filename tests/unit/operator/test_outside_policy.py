@@ -87,7 +87,7 @@ def test_a_topic_that_was_its_own_before_the_policy_changed_is_let_go(deleting: 
 
 def test_an_heir_outside_the_policy_keeps_no_topic_alive() -> None:
     """Otherwise whoever may make a Topic anywhere decides that other people's topics stay."""
-    going = topic("shop.orders", spec={"deletionPolicy": "Delete"}, status={"topicId": "id-1"}, metadata={
+    going = topic("shop.orders", spec={"deletionPolicy": "Delete"}, status={"ownedTopicId": "id-1"}, metadata={
         "finalizers": [FINALIZER], "deletionTimestamp": "2026-02-01T00:00:00Z"})
     foreign = topic("x", "pay", {"topicName": "shop.orders"})
     assert plan_topic.plan(going, [going, foreign], SEEN).actions == (plan_topic.Delete("id-1"),)

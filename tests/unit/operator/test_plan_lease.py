@@ -18,10 +18,15 @@ SPEC: dict[str, Any] = {"lease": {"name": "files", "partitions": ["a-b-0", "c-1"
 LEASE = LeaseSpec("files", ("a-b-0", "c-1"), 60)
 
 
-def resource(annotations: dict[str, str] | None = None, **spec: Any) -> ProducerResource:
+OWN = {"ownedLease": "files"}
+
+
+def resource(
+    annotations: dict[str, str] | None = None, status: dict[str, Any] | None = None, **spec: Any
+) -> ProducerResource:
     return read_producer({
         "metadata": {"namespace": "team", "name": "loader", "uid": "1", "annotations": annotations or {}},
-        "spec": SPEC | spec})
+        "spec": SPEC | spec, "status": OWN if status is None else status})
 
 
 def seen(left_s: float = 50, generation: int = 3, partitions: tuple[str, ...] = LEASE.partitions) -> LeaseSeen:
@@ -40,6 +45,33 @@ def test_it_is_kept_under_the_generation_it_has() -> None:
     assert plan_lease(resource(), seen(31), NOW).action is None
     assert plan_lease(resource(), seen(29), NOW).action == Keep(LEASE, 7, 3)
     assert plan_lease(resource(), seen(partitions=("c-1", "z-0")), NOW).action == Keep(LEASE, 7, 3)
+
+
+def test_a_lease_that_exists_is_not_kept_by_a_resource_that_did_not_make_it() -> None:
+    for left_s in (50, -5):
+        planned = plan_lease(resource(status={}), seen(left_s), NOW)
+        assert planned.action is None and not planned.intends
+        assert (planned.conditions[0].reason, planned.notes[0].reason) == ("NotAdopted", "NotAdopted")
+        assert planned.status["lease"] is None and planned.status["ownedLease"] == ""
+    adopts = resource({"hapax.dev/adopt": "true"}, {"ownedLease": ""})
+    assert plan_lease(adopts, seen(29), NOW).intends
+    assert plan_lease(replace(adopts, status=OWN), seen(29), NOW).action == Keep(LEASE, 7, 3)
+
+
+def test_the_status_says_whose_a_free_lease_is_before_it_is_taken() -> None:
+    planned = plan_lease(resource(status={}), None, NOW)
+    assert (planned.action, planned.intends, planned.status["ownedLease"]) == (None, True, "files")
+    assert plan_lease(resource(status=dict(planned.status)), None, NOW).action == Take(LEASE)
+    assert plan_lease(resource(status=dict(planned.status)), seen(29), NOW).action == Keep(LEASE, 7, 3)
+    looks = plan_lease(resource(status={}, managed=False), seen(), NOW)
+    assert looks.status["ownedLease"] == "" and looks.conditions[0].reason == "Leased"
+    assert plan_lease(resource(status=dict(looks.status)), seen(), NOW).conditions[0].reason == "NotAdopted"
+
+
+def test_a_lease_of_an_earlier_release_stays_the_resource_s() -> None:
+    former = {"lease": {"name": "files"}, "producerId": 7}
+    assert plan_lease(resource(status=former), seen(40), NOW).status["ownedLease"] == "files"
+    assert plan_lease(resource(status=former | {"producerId": 8}), seen(40), NOW).conditions[0].reason == "NotAdopted"
 
 
 def test_the_progress_is_shown() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapax_operator.plan_producer import Fence, FencingSeen, ProducerSeen, TokenSeen, plan
+from hapax_operator.plan_producer import Fence, FencingSeen, ProducerSeen, TokenSeen, plan, untaken
 from hapax_operator.resources import ABORT, ALERT, PRODUCERS, Meta, ProducerResource, Ref
 
 NOW = 1_800_000_000_000
@@ -37,6 +37,15 @@ def test_an_open_transaction_is_shown() -> None:
     assert planned.status["openTransaction"] == {
         "openSince": "2027-01-15T07:59:50Z", "timeoutSeconds": 60, "partitions": ["a-0", "b-1"], "partitionCount": 2}
     assert plan(resource(), [seen()], NOW).status["openTransaction"] is None
+
+
+def test_an_id_that_is_in_use_is_not_shown_to_a_resource_that_did_not_make_it() -> None:
+    planned = untaken(resource(on_hanging=ABORT, fence=3), [seen("b", 1000), seen("a", 1000)])
+    assert (planned.fences, planned.ensure, planned.intends, planned.status["state"]) == ((), False, False, None)
+    assert [(each.type, each.status) for each in planned.conditions] == [("Ready", "False"), ("NotAdopted", "True")]
+    assert "transactional id a " in planned.notes[0].message and "hapax.dev/adopt=true" in planned.notes[0].message
+    again = resource(status={"conditions": [{"type": "NotAdopted", "message": planned.notes[0].message}]})
+    assert untaken(again, [seen("a")]).notes == ()
 
 
 def test_an_id_of_many_writers_alone_has_no_producer_of_its_own() -> None:

@@ -25,8 +25,9 @@ from hapax_operator.resources import DELETE, FINALIZER, RETAIN, TOPICS, Meta, Re
 
 
 def resource(name: str = "orders", *, created: str = "2026-01-01T00:00:00Z", **fields: Any) -> TopicResource:
-    meta = {name: fields.pop(name) for name in ("deleting", "finalizers", "paused", "generation") if name in fields}
+    meta = {name: fields.pop(name) for name in ("deleting", "finalizers", "paused", "adopts", "generation") if name in fields}
     namespace = fields.pop("namespace", "team")
+    fields.setdefault("status", {"ownedTopicId": "id-1"})
     return TopicResource(
         meta=Meta(
             ref=Ref(TOPICS, namespace, name), uid=f"uid-{namespace}-{name}", created=created,
@@ -51,7 +52,7 @@ def alone(described: TopicResource, seen: TopicSeen | None) -> TopicPlan:
 
 
 def test_a_topic_that_is_missing_is_made() -> None:
-    planned = alone(resource(partitions=3, config={"retention.ms": "1"}), None)
+    planned = alone(resource(partitions=3, config={"retention.ms": "1"}, status={}), None)
     assert planned.actions == (Create(3, -1, {"retention.ms": "1"}),)
     assert (planned.finalizer, ready(planned), planned.notes) == (None, ("False", "Creating"), ())
 
@@ -71,7 +72,8 @@ def test_differences_are_mended_in_order() -> None:
 
 
 def test_configuration_of_others_stays_and_own_is_given_back() -> None:
-    described = resource(config={"segment.ms": "7"}, status={"configured": ["retention.ms", "segment.ms"]})
+    described = resource(config={"segment.ms": "7"}, status={
+        "configured": ["retention.ms", "segment.ms"], "ownedTopicId": "id-1"})
     seen = topic(config={"retention.ms": "1", "segment.ms": "7", "max.message.bytes": "9"})
     assert alone(described, seen).actions == (Configure({"retention.ms": None}),)
     gone = topic(config={"segment.ms": "7", "max.message.bytes": "9"})
@@ -125,10 +127,64 @@ def test_a_topic_of_the_cluster_s_own_is_left_alone() -> None:
 
 
 def test_a_topic_that_somebody_deleted_is_made_anew_with_a_warning() -> None:
-    planned = alone(resource(status={"topicId": "id-0"}), None)
+    planned = alone(resource(status={"ownedTopicId": "id-0"}), None)
     assert planned.actions == (Create(1, -1, {}),)
     assert [(note.type, note.reason) for note in planned.notes] == [("Warning", "TopicGone")]
-    assert [note.reason for note in alone(resource(status={"topicId": "id-0"}), topic()).notes] == ["TopicReplaced"]
+    assert [note.reason for note in alone(resource(adopts=True, status={"ownedTopicId": "id-0"}), topic()).notes] == [
+        "TopicReplaced"]
+
+
+# --- what exists already --------------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_exists_is_not_changed_by_a_resource_that_did_not_make_it() -> None:
+    late = resource(partitions=9, config={"retention.ms": "1"}, deletion_policy=DELETE, status={})
+    planned = alone(late, topic())
+    assert (planned.actions, planned.finalizer, ready(planned)) == ((), None, ("False", "NotAdopted"))
+    assert [note.reason for note in planned.notes] == ["NotAdopted"]
+    assert "hapax.dev/adopt=true" in planned.notes[0].message
+    assert planned.status is not None and planned.status["partitions"] is None and "configured" not in planned.status
+    told = replace(late, status={"conditions": [{"type": "NotAdopted", "message": planned.notes[0].message}]})
+    assert alone(told, topic()).notes == ()
+    paused = alone(resource(status={}, paused=True), topic())
+    assert ready(paused) == ("False", "NotAdopted") and paused.conditions[-1].type == "Paused"
+
+
+def test_its_deletion_keeps_the_records_of_a_topic_that_it_did_not_adopt() -> None:
+    planned = alone(going(status={}), topic())
+    assert (planned.actions, planned.finalizer) == ((), False)
+    loose = resource(deletion_policy=DELETE, finalizers=(FINALIZER,), status={})
+    assert alone(loose, topic()).finalizer is False, "another client was faster than the first creation"
+
+
+def test_it_is_adopted_by_an_annotation_and_stays_so_without_it() -> None:
+    planned = alone(resource(partitions=2, adopts=True, deletion_policy=DELETE, status={}), topic())
+    assert (planned.actions, planned.finalizer) == ((Grow(2),), True)
+    adopted = alone(resource(partitions=2, adopts=True, status={}), topic(2)).status
+    assert adopted is not None and adopted["ownedTopicId"] == "id-1"
+    assert alone(resource(partitions=3, status=adopted), topic(2)).actions == (Grow(3),)
+
+
+def test_a_topic_that_it_made_is_its_own_before_its_status_says_so() -> None:
+    mine = topic(made_by="uid-team-orders")
+    assert ready(alone(resource(status={}), mine)) == ("True", "AsDescribed")
+    assert alone(going(status={}), mine).actions == (Delete("id-1"),)
+    assert ready(alone(resource(status={}), topic(made_by="uid-team-other"))) == ("False", "NotAdopted")
+
+
+def test_what_an_earlier_release_adopted_stays_adopted() -> None:
+    """It wrote the topic's id into every status, and `configured` into that of a resource that acted."""
+    acted, looked = {"topicId": "id-1", "configured": []}, {"topicId": "id-1"}
+    assert ready(alone(resource(status=acted), topic())) == ("True", "AsDescribed")
+    assert alone(going(status=acted), topic()).actions == (Delete("id-1"),)
+    assert ready(alone(resource(status=looked), topic())) == ("False", "NotAdopted")
+    assert ready(alone(resource(status={**acted, "ownedTopicId": "id-0"}), topic())) == ("False", "NotAdopted")
+
+
+def test_a_topic_that_was_replaced_needs_the_annotation_again() -> None:
+    planned = alone(resource(status={"ownedTopicId": "id-0", "configured": []}), topic())
+    assert (planned.actions, ready(planned)) == ((), ("False", "NotAdopted"))
+    assert "deleted and created again" in planned.conditions[0].message
 
 
 # --- deletion -------------------------------------------------------------------------------------------------------
@@ -145,7 +201,7 @@ def test_the_finalizer_is_there_only_while_it_protects_something() -> None:
 
 def going(**fields: Any) -> TopicResource:
     return resource(**{
-        "deleting": True, "finalizers": (FINALIZER,), "deletion_policy": DELETE, "status": {"topicId": "id-1"},
+        "deleting": True, "finalizers": (FINALIZER,), "deletion_policy": DELETE, "status": {"ownedTopicId": "id-1"},
         **fields})
 
 
@@ -156,8 +212,8 @@ def test_delete_deletes_the_topic_that_it_knew_and_then_lets_go() -> None:
 
 
 @pytest.mark.parametrize("fields", [
-    {"deletion_policy": RETAIN}, {"managed": False}, {"paused": True}, {"status": {"topicId": "another"}},
-    {"status": {}},
+    {"deletion_policy": RETAIN}, {"managed": False}, {"paused": True}, {"status": {"ownedTopicId": "another"}},
+    {"status": {}}, {"status": {"topicId": "id-1"}}, {"status": {}, "adopts": True},
 ])
 def test_whatever_is_in_doubt_keeps_the_records(fields: dict[str, Any]) -> None:
     planned = alone(going(**fields), topic())
@@ -184,11 +240,20 @@ _resources = st.builds(
     partitions=st.integers(1, 3), replication_factor=st.sampled_from([-1, 1, 2]), managed=st.booleans(),
     paused=st.booleans(), deleting=st.booleans(), deletion_policy=st.sampled_from([RETAIN, DELETE]),
     finalizers=st.sampled_from([(), (FINALIZER,), ("other",)]), config=st.sampled_from([{}, {"segment.ms": "7"}]),
-    status=st.sampled_from([{}, {"topicId": "id-1"}, {"topicId": "id-0", "configured": ["retention.ms"]}]),
+    adopts=st.booleans(), status=st.sampled_from([
+        {}, {"ownedTopicId": "id-1"}, {"ownedTopicId": "id-0"}, {"topicId": "id-1"},
+        {"topicId": "id-0", "configured": ["retention.ms"]}, {"topicId": "id-1", "configured": ["retention.ms"]}]),
 )
 _topics = st.one_of(st.none(), st.builds(
     topic, partitions=st.integers(1, 3), replicas=st.sampled_from([(0,), (0, 1)]), internal=st.booleans(),
-    config=st.sampled_from([{}, {"retention.ms": "1"}])))
+    made_by=st.sampled_from(["", "uid-team-a", "uid-team-b"]), config=st.sampled_from([{}, {"retention.ms": "1"}])))
+
+
+def recorded(each: TopicResource, seen: TopicSeen) -> bool:
+    """Whether something that is stored says that the resource made or adopted the topic."""
+    status = each.status
+    former = "configured" in status and "ownedTopicId" not in status and status.get("topicId") == seen.topic_id
+    return seen.made_by == each.meta.uid or status.get("ownedTopicId") == seen.topic_id or former
 
 
 @given(st.lists(_resources, min_size=1, max_size=3, unique_by=lambda each: each.meta.uid), _topics)
@@ -202,10 +267,11 @@ def test_at_most_one_resource_acts_and_only_where_it_may(
         planned = plan(each, claimants, seen)
         if planned.actions:
             assert each.acts and not (seen is not None and seen.internal)
+            assert seen is None or recorded(each, seen) or each.meta.adopts
         for action in planned.actions:
             if isinstance(action, Delete):
                 assert each.meta.deleting and each.deletion_policy == DELETE
-                assert seen is not None and action.topic_id == seen.topic_id == each.status.get("topicId")
+                assert seen is not None and action.topic_id == seen.topic_id and recorded(each, seen)
                 assert FINALIZER in each.meta.finalizers
             if isinstance(action, Grow):
                 assert seen is not None and action.partitions > len(seen.partitions)

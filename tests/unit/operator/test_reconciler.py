@@ -17,7 +17,7 @@ from hapax_operator.conditions import Condition, Note
 from hapax_operator.plan_producer import ProducerSeen
 from hapax_operator.plan_topic import Grow, TopicPlan
 from hapax_operator.reconciler import PolicyUid, Reconciler
-from hapax_operator.resources import FINALIZER, PAUSE, PRODUCERS, TOPICS, Ref
+from hapax_operator.resources import ADOPT, FINALIZER, PAUSE, PRODUCERS, TOPICS, Ref
 
 REF = Ref(TOPICS, "team", "orders")
 LOADER = Ref(PRODUCERS, "team", "orders")
@@ -145,7 +145,7 @@ async def test_a_topic_s_resource_is_read_again_before_each_change(
     api, done = Api(body("1")), []
 
     async def apply(*_: Any) -> Note:
-        done.append(_[-1])
+        done.append(_[-2])
         api.found = found
         return Note("Normal", "Done", "")
 
@@ -201,12 +201,12 @@ class Answers(Api):
     async def record(self, *_: Any) -> None: ...
 
 
-def producer(uid: str = "1", paused: str = "false", **spec: Any) -> dict[str, Any]:
+def producer(uid: str = "1", paused: str = "false", adopts: str = "true", **spec: Any) -> dict[str, Any]:
     return {
         "metadata": {
             "namespace": "team", "name": "orders", "uid": uid, "generation": 1, "resourceVersion": uid,
-            "annotations": {PAUSE: paused}},
-        "spec": {"managed": True, **spec}}
+            "annotations": {PAUSE: paused, ADOPT: adopts}},
+        "spec": {"managed": True, **spec}, "status": {"ownedLease": "leased"}}
 
 
 @pytest.mark.parametrize(("spec", "act"), [
@@ -235,6 +235,41 @@ async def test_a_producer_is_not_fenced_for_a_resource_of_which_the_watch_is_beh
         await made._producer(LOADER)
         assert clients.done == ([act] if change == {} else [])
         assert change == {} or LOADER in await queued(made), "it is looked at as it is"
+
+
+@pytest.mark.parametrize("spec", [{"transactionalId": "hung"}, {"transactionalIdPrefix": "hu"}])
+async def test_an_id_that_is_in_use_is_left_alone_until_it_is_adopted(
+    monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any]
+) -> None:
+    stored, conditions = [], []
+
+    class Cluster(FakeCluster):
+        async def store(self, uid: str, policy: Any) -> None:
+            stored.append(uid)
+
+    class Written(Answers):
+        async def put_status(self, _: Any, changes: Any) -> None:
+            conditions.append([each["type"] for each in changes["conditions"]])
+
+    clients = Acts()
+
+    async def connected(_: Any) -> Any:
+        return clients
+
+    async def producers_seen(*_: Any) -> list[ProducerSeen]:
+        return [ProducerSeen("hung", 7, 3, "Ongoing", opened_ms=1000, serial=5)]
+
+    monkeypatch.setattr("hapax_operator.reconciler.producers_seen", producers_seen)
+    for adopts in ("false", "true"):
+        found = producer(adopts=adopts, onHanging="Abort", **spec)
+        async with reconciler(Written(found), Cluster()) as made:
+            made._connected = connected  # type: ignore[method-assign]
+            made.seen(PRODUCERS, found)
+            await queued(made)
+            await made._producer(LOADER)
+            if adopts == "false":
+                assert (stored, clients.done, conditions) == ([], [], [["Ready", "NotAdopted"]])
+    assert (stored, clients.done) == (["1"], ["fence hung"])
 
 
 @pytest.mark.parametrize("change", [None, {"paused": "true"}, {}])

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TopicSpec(_message.Message):
-    __slots__ = ("name", "partitions", "replication_factor", "config", "internal", "assignment")
+    __slots__ = ("name", "partitions", "replication_factor", "config", "internal", "assignment", "made_by")
     class ConfigEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -21,13 +21,15 @@ class TopicSpec(_message.Message):
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     INTERNAL_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    MADE_BY_FIELD_NUMBER: _ClassVar[int]
     name: str
     partitions: int
     replication_factor: int
     config: _containers.ScalarMap[str, str]
     internal: bool
     assignment: _containers.RepeatedCompositeFieldContainer[Replicas]
-    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ..., config: _Optional[_Mapping[str, str]] = ..., internal: _Optional[bool] = ..., assignment: _Optional[_Iterable[_Union[Replicas, _Mapping]]] = ...) -> None: ...
+    made_by: str
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ..., config: _Optional[_Mapping[str, str]] = ..., internal: _Optional[bool] = ..., assignment: _Optional[_Iterable[_Union[Replicas, _Mapping]]] = ..., made_by: _Optional[str] = ...) -> None: ...
 
 class Replicas(_message.Message):
     __slots__ = ("nodes",)
