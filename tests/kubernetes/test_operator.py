@@ -36,18 +36,23 @@ def partitions(admin: Admin, topic: str) -> int:
     return next((len(each.partitions) for each in admin.list_topics() if each.name == topic), 0)
 
 
-def stored_config(hapax: LocalCluster, topic: str) -> dict[str, str]:
+def stored(hapax: LocalCluster, topic: str) -> TopicRecord | None:
     state = hapax.status()
 
-    async def read() -> dict[str, str]:
+    async def read() -> TopicRecord | None:
         store = EtcdStore([f"127.0.0.1:{state.process('etcd').port}"])
         try:
             found = await store.get(Keys(state.cluster_id).topic(topic))
-            return {} if found is None else dict(TopicRecord.decode(found.value).config)
+            return None if found is None else TopicRecord.decode(found.value)
         finally:
             await store.close()
 
     return asyncio.run(read())
+
+
+def stored_config(hapax: LocalCluster, topic: str) -> dict[str, str]:
+    record = stored(hapax, topic)
+    return {} if record is None else dict(record.config)
 
 
 def until_ready(namespace: Namespace, name: str) -> None:
@@ -155,7 +160,9 @@ def test_what_was_adopted_before_an_upgrade_stays_adopted(
     name = unique("former")
     with Admin({"bootstrap.servers": hapax.bootstrap}) as admin:
         admin.create_topics([NewTopic(name, 2)])
-        topic_id = next(each.topic_id for each in admin.list_topics() if each.name == name)
+        record = stored(hapax, name)
+        assert record is not None and not record.made_by
+        topic_id = record.topic_id
         namespace.topic(name, partitions=4, deletionPolicy="Delete")
         namespace.api.patch(namespace.path(TOPICS, name) + "/status", {"status": {
             "topicName": name, "topicId": topic_id.hex(), "configured": []}})
