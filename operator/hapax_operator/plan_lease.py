@@ -1,7 +1,9 @@
 """Plans the status of a leased producer identity and how to keep its lease alive. Pure.
 
 A lease that exists already is adopted only while the annotation hapax.dev/adopt says so; before the operator takes a
-free one, the status says that it is the resource's. The identity lives as long as the resource. The operator takes the lease if it has no holder, and extends it under its
+free one, the status says that it is the resource's.
+
+The identity lives as long as the resource. The operator takes the lease if it has no holder, and extends it under its
 current generation. Extending fences no program: programs take the lease over from each other, or continue with the
 identity in the status, without the operator. When the resource is gone, the lease expires.
 """
@@ -97,8 +99,8 @@ def plan_lease(
 
 
 def _is_own(resource: ProducerResource, lease: LeaseSpec, seen: LeaseSeen | None) -> bool:
-    """Whether the resource made or adopted the lease, or may do so now. An earlier release kept no note of it: there the
-    status has the lease and its producer id."""
+    """Whether the resource made or adopted the lease, or may do so now. An earlier release kept no note of it: there
+    the status has the lease and its producer id."""
     if seen is None or seen.producer_id < 0 or resource.meta.adopts:
         return True
     if "ownedLease" in resource.status:

@@ -25,7 +25,9 @@ from hapax_operator.resources import DELETE, FINALIZER, RETAIN, TOPICS, Meta, Re
 
 
 def resource(name: str = "orders", *, created: str = "2026-01-01T00:00:00Z", **fields: Any) -> TopicResource:
-    meta = {name: fields.pop(name) for name in ("deleting", "finalizers", "paused", "adopts", "generation") if name in fields}
+    meta = {
+        name: fields.pop(name) for name in ("deleting", "finalizers", "paused", "adopts", "generation")
+        if name in fields}
     namespace = fields.pop("namespace", "team")
     fields.setdefault("status", {"ownedTopicId": "id-1"})
     return TopicResource(
