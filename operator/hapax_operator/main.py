@@ -1,10 +1,11 @@
 """`python -m hapax_operator.main [--namespace NAME ...] [--brokers NAMESPACE/STATEFULSET] [--access FILE]
-[--client-config FILE] [--config FILE] [--set name=value ...]`: one operator.
+[--client-config FILE] [--spark-account NAME] [--config FILE] [--set name=value ...]`: one operator.
 
 Without `--namespace`, it reconciles all namespaces. Without `--brokers`, it does not manage the number of brokers.
 `--access` says what namespaces may own and how clients reach the cluster (`access_file`); without it, every namespace
 may own everything. `--client-config` has settings of a client, by which the operator itself reaches the listeners for
-clients. The other options are those of a controller.
+clients. `--spark-account` is the service account of Spark jobs that name none. The other options are those of a
+controller.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from hapax.runtime.process import run
 from hapax_operator.access_file import AccessFile, load
 from hapax_operator.namespace_policy import BadPolicy
 from hapax_operator.service import start
+from hapax_operator.spark_resource import DEFAULT_ACCOUNT
 
 
 def main(argv: Sequence[str]) -> int:
@@ -31,8 +33,10 @@ def main(argv: Sequence[str]) -> int:
             print(f"bad --access: {error}", file=sys.stderr)
             return 2
     clients = "".join(_taken(rest, "--client-config")[-1:])
+    account = "".join(_taken(rest, "--spark-account")[-1:]) or DEFAULT_ACCOUNT
     return run(rest, "controller", partial(
-        start, namespaces=namespaces, brokers="".join(brokers[-1:]), access=access, client_config=clients))
+        start, namespaces=namespaces, brokers="".join(brokers[-1:]), access=access, client_config=clients,
+        spark_account=account))
 
 
 def _taken(words: list[str], option: str) -> list[str]:

@@ -42,6 +42,7 @@ from hapax_operator.resources import (
     TopicResource,
     read,
 )
+from hapax_operator.spark_resource import DEFAULT_ACCOUNT
 from hapax_operator.spark_runs import ReconcilerCalls, SparkRuns, SparkView
 from hapax_operator.status import StatusWriter
 from hapax_operator.topic_making import TopicMaker
@@ -84,7 +85,7 @@ class Reconciler:
     def __init__(
         self, view: ClusterView, administration: Administration, api: KubeApi, clock: Clock, random: Randomness,
         metrics: telemetry.Metrics, policies: PolicyWriter, policy: NamespacePolicy = UNRESTRICTED,
-        client: Mapping[str, str] | None = None,
+        client: Mapping[str, str] | None = None, spark_account: str = DEFAULT_ACCOUNT,
     ) -> None:
         """`client`: settings by which clients reach the cluster; without `bootstrap.servers` in it, they connect to the
         nodes' own listeners."""
@@ -102,7 +103,7 @@ class Reconciler:
         self._queue: WorkQueue[Key] = WorkQueue()
         self._spark = SparkRuns(api, clock, random, ReconcilerCalls(
             refresh=self._current_producer, seen=self._written, note=self._note, ids=self._ids_of,
-            fence=self._fence_former, wake=lambda ref: self._queue.add_after(ref, _SETTLE_S)))
+            fence=self._fence_former, wake=lambda ref: self._queue.add_after(ref, _SETTLE_S)), spark_account)
         self._tasks: list[Task] = []
         self._unsubscribe: Callable[[], None] | None = None
         self._clients: dict[type[Identities | Leases], Identities | Leases] = {}

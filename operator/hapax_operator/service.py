@@ -32,6 +32,7 @@ from hapax_operator.leadership import lead
 from hapax_operator.metrics import LEADING
 from hapax_operator.reconciler import Reconciler
 from hapax_operator.resources import USERS, Ref
+from hapax_operator.spark_resource import DEFAULT_ACCOUNT
 from hapax_operator.users import ClusterAccess, UserReconciler
 from hapax_operator.watching import Watching
 
@@ -47,7 +48,7 @@ class OperatorService:
     def __init__(
         self, controller: ControllerService, ports: Ports, namespaces: Sequence[str], metrics: telemetry.Metrics,
         on_lost: Callable[[str], None], brokers: str, access: ClusterAccess,
-        client: Mapping[str, str],
+        client: Mapping[str, str], spark_account: str,
     ) -> None:
         self._controller = controller
         self._ports = ports
@@ -55,6 +56,7 @@ class OperatorService:
         self._brokers = brokers
         self._access = access
         self._client = client
+        self._spark_account = spark_account
         self._metrics = metrics
         self._on_lost = on_lost
         self._leading = metrics.gauge(LEADING)
@@ -98,7 +100,7 @@ class OperatorService:
         self._reconciler = reconciler = Reconciler(
             view, administration, api, self._ports.clock, self._ports.random, self._metrics,
             PolicyWriter(self._ports.metadata, view, (registration.fence(), leads)), self._access.file.policy,
-            self._client)
+            self._client, self._spark_account)
         reconciler.start()
         self._users = users = UserReconciler(
             view, administration, api, self._ports.clock, self._ports.random, self._metrics, self._access)
@@ -151,9 +153,11 @@ async def start(
     ports: Ports, settings: Settings, *, on_lost: Callable[[str], None], http_address: str = "",
     metrics: telemetry.Metrics | None = None, namespaces: Sequence[str] = (), brokers: str = "",
     access: AccessFile = _ONE_TENANT, client_config: str = "",
+    spark_account: str = DEFAULT_ACCOUNT,
 ) -> OperatorService:
     """Returns when the controller is a candidate. `brokers`: namespace/name of the StatefulSet whose `replicas` it
-    sets. `client_config`: a file of client settings. Raises SettingsError for that file, and the errors of
+    sets. `client_config`: a file of client settings. `spark_account`: of Spark jobs that name no service
+    account. Raises SettingsError for that file, and the errors of
     `hapax.controller.service.start`."""
     metrics = metrics or telemetry.Metrics()
     client = _read_client(client_config) if client_config else {}
@@ -162,7 +166,7 @@ async def start(
     reserved = principals_of(settings.super_users) | principals_of(settings.node_principals)
     service = OperatorService(controller, ports, namespaces, metrics, on_lost, brokers, ClusterAccess(
         replace(access, policy=access.policy.reserving(reserved)), bool(settings.authorizer_class_name),
-        PrincipalRules(settings.ssl_principal_mapping_rules)), client)
+        PrincipalRules(settings.ssl_principal_mapping_rules)), client, spark_account)
     service.start()
     return service
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from hapax_operator.plan_spark import PodSeen
 from hapax_operator.resources import GROUP, KINDS, PRODUCERS, VERSION, ProducerResource
-from hapax_operator.spark_resource import SparkSpec
+from hapax_operator.spark_resource import DEFAULT_ACCOUNT, SparkSpec
 
 GATE: Final = "hapax.dev/fenced"
 IDENTITY: Final = "hapax.dev/identity"
@@ -43,8 +43,11 @@ def driver_name(resource: str, run: int) -> str:
     return f"{base}-driver-{run}"
 
 
-def driver_pod(resource: ProducerResource, spark: SparkSpec, run: int) -> dict[str, Any]:
-    """The body of a driver's pod. Its scheduling gate keeps it from being scheduled until the gate is removed."""
+def driver_pod(
+    resource: ProducerResource, spark: SparkSpec, run: int, account: str = DEFAULT_ACCOUNT
+) -> dict[str, Any]:
+    """The body of a driver's pod. Its scheduling gate keeps it from being scheduled until the gate is removed.
+    `account`: of jobs that name no service account."""
     ref = resource.meta.ref
     name = driver_name(ref.name, run)
     labels = {
@@ -78,9 +81,9 @@ def driver_pod(resource: ProducerResource, spark: SparkSpec, run: int) -> dict[s
                 "uid": resource.meta.uid, "controller": True}],
         },
         "spec": {
-            "restartPolicy": "Never", "schedulingGates": [{"name": GATE}], "serviceAccountName": spark.account,
-            "enableServiceLinks": False, "terminationGracePeriodSeconds": 30,
-            "nodeSelector": dict(spark.node_selector),
+            "restartPolicy": "Never", "schedulingGates": [{"name": GATE}],
+            "serviceAccountName": spark.account or account, "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 30, "nodeSelector": dict(spark.node_selector),
             "imagePullSecrets": [{"name": each} for each in spark.pull_secrets],
             "securityContext": {
                 "runAsNonRoot": True, "runAsUser": 10001, "runAsGroup": 10001, "fsGroup": 10001,

@@ -9,7 +9,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Final, NamedTuple
 
 DEFAULT_ACCOUNT: Final = "hapax-spark"
-"""The service account that the chart creates for drivers."""
+"""The service account that the chart creates for drivers, in a release of the full name `hapax`."""
 CHECKPOINT_PATH: Final = "/checkpoint"
 
 _NOT_OF_A_RUN: Final = frozenset({"suspend", "back_off", "give_up_after_s", "ephemeral"})
@@ -35,7 +35,8 @@ class SparkSpec:
     conf: Mapping[str, str] = field(default_factory=dict)
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
-    account: str = DEFAULT_ACCOUNT
+    account: str = ""
+    """Empty: that of the operator's release."""
     driver_memory: str = "1g"
     driver_resources: Mapping[str, Any] = field(default_factory=dict)
     """Empty: enough for a JVM with a heap of `driver_memory`, and Python."""
@@ -83,7 +84,7 @@ def read_spark(spec: Mapping[str, Any]) -> SparkSpec | None:
         suspend=spark.get("suspend") is True, rerun=int(spark.get("rerun", 0)), conf=dict(spark.get("conf") or {}),
         pull_policy=str(spark.get("imagePullPolicy", "IfNotPresent")),
         pull_secrets=_texts(spark.get("imagePullSecrets")),
-        account=str(spark.get("serviceAccountName", DEFAULT_ACCOUNT)),
+        account=str(spark.get("serviceAccountName") or ""),
         driver_memory=str(driver.get("memory", "1g")), driver_resources=dict(driver.get("resources") or {}),
         node_selector=dict(spark.get("nodeSelector") or {}),
         executors=int(executors.get("instances", 1)), executor_cores=int(executors.get("cores", 1)),

@@ -34,6 +34,7 @@ from hapax_operator.plan_spark import (
 from hapax_operator.resources import SPARK_FINALIZER, ProducerResource, Ref
 from hapax_operator.spark_pods import GATE, IDENTITY, driver_name, driver_pod, identity_of, pod_seen
 from hapax_operator.spark_progress import ProgressReader
+from hapax_operator.spark_resource import DEFAULT_ACCOUNT
 from hapax_operator.status import difference
 
 log = telemetry.logger("spark")
@@ -69,8 +70,13 @@ class SparkView(NamedTuple):
 class SparkRuns:
     """The reconciler's workers call `look`, never concurrently for the same resource."""
 
-    def __init__(self, api: KubeApi, clock: Clock, random: Randomness, reconciler: ReconcilerCalls) -> None:
+    def __init__(
+        self, api: KubeApi, clock: Clock, random: Randomness, reconciler: ReconcilerCalls,
+        account: str = DEFAULT_ACCOUNT,
+    ) -> None:
+        """`account`: the service account of jobs that name none."""
         self._api = api
+        self._account = account
         self._clock = clock
         self._random = random
         self._reconciler = reconciler
@@ -155,7 +161,7 @@ class SparkRuns:
                     await self._reconciler.fence(resource, fence)
             case Make(run):
                 assert resource.spark is not None
-                await self._api.create(pods, driver_pod(resource, resource.spark, run))
+                await self._api.create(pods, driver_pod(resource, resource.spark, run, self._account))
                 log.info("the driver's pod was created", resource=str(ref), pod=driver_name(ref.name, run))
             case Lift(pod):
                 await self._api.lift_gate(f"{pods}/{pod.name}", pod.uid, GATE)

@@ -397,6 +397,40 @@ def test_prometheus_finds_the_metrics_of_every_node_and_no_port_twice(render: Re
         assert sorted(found) == [f"demo-hapax-{role}" for role in roles]
 
 
+def images(objects: list[dict[str, Any]]) -> set[str]:
+    found = set()
+    for each in objects:
+        spec = each.get("spec", {})
+        pod = spec if each["kind"] == "Pod" else spec.get("template", {}).get("spec", {})
+        found |= {made["image"] for kind in ("containers", "initContainers") for made in pod.get(kind) or ()}
+    return found
+
+
+def test_an_image_is_never_someone_else_s(
+    render: Render, helm: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    refused = helm("template", RELEASE, str(CHART), "--set", "image.registry=")
+    assert "the image hapax has no registry" in refused.stderr and "set image.registry" in refused.stderr
+    named = helm("template", RELEASE, str(CHART), "--set", "image.repository=team/hapax")
+    assert "the image team/hapax has no registry" in named.stderr
+    everything = ("load.enabled=true", "admin.enabled=true", 'admin.tokensSecret="t"', 'image.tag="1"')
+    for values, names in (
+        (('image.registry="localhost:5000/team"',), ("localhost:5000/team/hapax", "localhost:5000/team/hapax-load")),
+        (('image.repository="quay.example/x"',), ("quay.example/x", "quay.example/x-load")),
+        (('image.repository="localhost/x"', 'load.image.repository="y.example/z"'), ("localhost/x", "y.example/z")),
+        (('image.registry=""', 'image.pullPolicy="Never"'), ("hapax", "hapax-load")),
+    ):
+        found = images(render(*everything, *values)) - {"registry.k8s.io/etcd:3.6.16-0"}
+        assert found == {f"{name}:1" for name in names}
+
+
+def test_a_driver_s_account_is_the_release_s(render: Render) -> None:
+    objects = render("spark.enabled=true")
+    words = of(objects, "Deployment", "demo-hapax-operator")["spec"]["template"]["spec"]["containers"][0]["args"]
+    account = words[words.index("--spark-account") + 1]
+    assert of(objects, "ServiceAccount", account)["metadata"]["namespace"] == "prod"
+
+
 def test_the_notes_say_what_to_do_next(helm: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     said = helm("install", RELEASE, str(CHART), "--namespace", "prod", "--dry-run=client", "--set",
                 "external.enabled=true,broker.replicas=1,etcd.replicas=1").stdout
@@ -419,7 +453,9 @@ def test_the_inner_loop_builds_and_installs_what_is_here(helm: Callable[..., sub
     assert (ROOT / image["docker"]["dockerfile"]).is_file()
     (release,) = loop["deploy"]["helm"]["releases"]
     values = {**release["setValues"], **release["setValueTemplates"]}
-    sets = [word for name, value in values.items() for word in ("--set", f"{name}={value}".replace("{", "x"))]
+    name = image["image"].replace("/", "_")
+    built = {f"{{{{.IMAGE_REPO_{name}}}}}": image["image"], f"{{{{.IMAGE_TAG_{name}}}}}": "built"}
+    sets = [word for name, value in values.items() for word in ("--set", f"{name}={built.get(value, value)}")]
     done = helm("template", release["name"], str(ROOT / release["chartPath"]), *sets)
     assert done.returncode == 0, done.stderr
     names = {each["metadata"]["name"] for each in yaml.safe_load_all(done.stdout) if each and each["kind"] == "Service"}

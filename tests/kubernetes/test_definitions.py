@@ -121,7 +121,7 @@ def test_requests_to_fence_only_rise_and_an_identity_stays(namespace: Namespace)
 def test_a_spark_job_gets_its_defaults_and_reruns_only_rise(namespace: Namespace) -> None:
     body = namespace.producer("job", transactionalId="job", spark={**SPARK, "rerun": 2})
     assert body["spec"]["spark"] == {
-        **SPARK, "rerun": 2, "suspend": False, "imagePullPolicy": "IfNotPresent", "serviceAccountName": "hapax-spark",
+        **SPARK, "rerun": 2, "suspend": False, "imagePullPolicy": "IfNotPresent",
         "driver": {"memory": "1g"}, "executors": {"instances": 1, "cores": 1, "memory": "1g"},
         "checkpoint": {"claimName": "claim", "path": "/checkpoint", "ephemeral": False}, "giveUpAfterSeconds": 300,
         "backOff": {"firstSeconds": 10, "longestSeconds": 300, "resetAfterSeconds": 600}}

@@ -26,7 +26,29 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
 {{- define "hapax.image" -}}
-{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{ include "hapax.imageOf" (dict "root" . "repository" .Values.image.repository "tag" .Values.image.tag) }}
+{{- end -}}
+
+{{/*
+The reference of an image of Hapax: root, repository, tag. A name without a registry means one of docker.io, which belongs
+to someone else. It is refused, unless nodes never fetch it.
+*/}}
+{{- define "hapax.imageOf" -}}
+{{- $image := .root.Values.image -}}
+{{- $repository := .repository -}}
+{{- if ne (include "hapax.hasRegistry" $repository) "true" -}}
+{{- if $image.registry -}}
+{{- $repository = printf "%s/%s" (trimSuffix "/" $image.registry) $repository -}}
+{{- else if ne $image.pullPolicy "Never" -}}
+{{- fail (printf "the image %s has no registry, so that nodes would fetch someone else's from docker.io: set image.registry, such as registry.example/team" $repository) -}}
+{{- end -}}
+{{- end -}}
+{{ $repository }}:{{ default .root.Chart.AppVersion .tag }}
+{{- end -}}
+
+{{- define "hapax.hasRegistry" -}}
+{{- $first := splitList "/" . | first -}}
+{{- and (contains "/" .) (or (contains "." $first) (contains ":" $first) (eq $first "localhost")) -}}
 {{- end -}}
 
 {{/* host:port of each etcd member, separated by commas. */}}
@@ -205,6 +227,8 @@ spec:
             - --namespace
             - {{ . | quote }}
             {{- end }}
+            - --spark-account
+            - {{ include "hapax.fullname" $root }}-spark
             {{- if $secure }}
             - --client-config
             - /etc/hapax/client/mounted.properties

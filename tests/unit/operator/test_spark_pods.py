@@ -35,6 +35,14 @@ def environment(body: Mapping[str, Any]) -> dict[str, str]:
     return {each["name"]: each.get("value", "") for each in body["spec"]["containers"][0]["env"]}
 
 
+def test_a_job_that_names_no_account_gets_that_of_the_operator_s_release() -> None:
+    for given, account in (({}, "demo-hapax-spark"), ({"serviceAccountName": "mine"}, "mine")):
+        described = resource({**SPARK, **given})
+        assert described.spark is not None
+        body = driver_pod(described, described.spark, 1, "demo-hapax-spark")
+        assert body["spec"]["serviceAccountName"] == account
+
+
 def test_a_driver_s_pod() -> None:
     body = pod({
         **SPARK, "executors": {"instances": 2, "cores": 3, "memory": "2g"}, "driver": {"memory": "512m"},
