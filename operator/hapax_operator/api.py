@@ -1,4 +1,7 @@
-"""A minimal client of the Kubernetes API. Topic and TransactionalProducer resources are watched by kopf.
+"""The calls that the operator makes to the Kubernetes API, on the official client (`kubernetes.aio`).
+
+Of that client only the untyped part is used (`ApiClient`): its typed APIs cost 32 MB and a second of processor time
+(docs/decisions/kubernetes-libraries.md). Custom resources are watched by kopf.
 
 Every write of a resource names the resource's uid. So it never changes a resource that was created later under the same
 name.
@@ -6,27 +9,33 @@ name.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing
-from datetime import UTC, datetime
+import os
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import aiohttp
-import kopf
-from kopf import ConnectionInfo
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.client.exceptions import ApiException
+from kubernetes.aio.watch import Watch
 
-from hapax_operator.conditions import Note, timestamp
-from hapax_operator.resources import FINALIZER, GROUP, KINDS, VERSION, Meta, Ref
+from hapax_operator.conditions import Note
+from hapax_operator.events import EventRecorder
+from hapax_operator.resources import FINALIZER, GROUP, VERSION, Meta, Ref
 
 _TIMEOUT_S: Final = 10.0
 _WATCH_S: Final = 300
+_SILENT_S: Final = 90.0
+"""A watch is sent a bookmark every minute, so one that is silent for longer is dead."""
+_CONNECTIONS: Final = 100
 _TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+_JSON: Final = "application/json"
 _MERGE: Final = "application/merge-patch+json"
 _JSON_PATCH: Final = "application/json-patch+json"
+_OUTLINE: Final = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 
 
 class KubeUnavailable(Exception):
@@ -41,33 +50,42 @@ class KubeRefused(Exception):
         self.code = code
 
 
-def login() -> ConnectionInfo:
-    """Credentials of the pod's service account, or from KUBECONFIG. Raises kopf.LoginError."""
-    settings = kopf.OperatorSettings()
-    found = kopf.login_with_service_account(settings=settings) or kopf.login_with_kubeconfig(settings=settings)
-    if found is None:
-        raise kopf.LoginError("no API server found: there is no service account and KUBECONFIG is not set")
+class NoApiServer(Exception):
+    """There is neither a service account nor a kubeconfig, or the one that there is cannot be used."""
+
+
+async def login() -> Configuration:
+    """Credentials of the pod's service account, whose token is read again every minute, or from KUBECONFIG. Raises
+    NoApiServer."""
+    found = Configuration()
+    found.connection_pool_maxsize = _CONNECTIONS
+    try:
+        if _TOKEN.exists():
+            config.load_incluster_config(found)
+        else:
+            await config.load_kube_config(os.environ.get("KUBECONFIG"), client_configuration=found)
+    except (config.ConfigException, OSError, ValueError, KeyError) as error:
+        raise NoApiServer(str(error)) from error
     return found
 
 
 class KubeApi:
     """`start()` must be called on the event loop that uses the client."""
 
-    def __init__(self, connection: ConnectionInfo) -> None:
-        self._connection = connection
-        self._session: aiohttp.ClientSession | None = None
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+        self._client: ApiClient | None = None
+        self._events = EventRecorder(self)
         self.requests = 0
         """Number of requests sent."""
 
     async def start(self) -> None:
-        self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
-            connector=aiohttp.TCPConnector(ssl=await asyncio.to_thread(self._connection.as_ssl_context)),
-        )
+        self._client = ApiClient(self._configuration)
+        self._client.user_agent = "hapax-operator"
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        if self._client is not None:
+            await self._client.close()
 
     # --- resources
 
@@ -87,11 +105,17 @@ class KubeApi:
 
     async def create(self, path: str, body: Mapping[str, Any]) -> None:
         """Creates an object. An existing object of the same name is not an error, and is not changed."""
+        await self.create_new(path, body)
+
+    async def create_new(self, path: str, body: Mapping[str, Any]) -> bool:
+        """Creates an object. False: there is one of the same name, which is not changed."""
         try:
             await self._call("POST", path, body)
         except KubeRefused as refused:
             if refused.code != 409:
                 raise
+            return False
+        return True
 
     async def replace(self, path: str, body: Mapping[str, Any]) -> bool:
         """Puts `body` in the place of the version that its metadata.resourceVersion names. False: the object is gone
@@ -103,55 +127,39 @@ class KubeApi:
         object is gone or has changed in the meantime; read it again."""
         return await self._changed("PATCH", path, body, _MERGE) is not None
 
-    async def changes(self, collection: str, name: str = "") -> AsyncIterator[None]:
-        """Yields when an object of the collection (or the one of this name) may have changed, first at once. Ends when
-        the API server ends the watch. Raises KubeUnavailable, KubeRefused."""
-        query = {"allowWatchBookmarks": "false"}
-        if name:
-            query["fieldSelector"] = f"metadata.name={name}"
-        async with aclosing(self._watched(collection, query)) as pieces:
-            async for _ in pieces:
-                yield
-
     async def follow(self, collection: str, selector: str) -> AsyncIterator[tuple[str, Mapping[str, Any]]]:
         """The collection's objects with these labels: first ("LISTED", the list), then (kind of event, object) for each
         change. Ends when the API server ends the watch. Raises KubeUnavailable, KubeRefused."""
         found = await self.listed(collection, selector)
         yield "LISTED", found
-        query = {"labelSelector": selector, "resourceVersion": found["metadata"]["resourceVersion"]}
-        rest = b""
-        async with aclosing(self._watched(collection, query)) as pieces:
-            async for piece in pieces:
-                *lines, rest = (rest + piece).split(b"\n")
-                for line in lines:
-                    try:
-                        event = json.loads(line)
-                    except ValueError as error:
-                        raise KubeUnavailable(f"the watch of {collection} was answered {line[:100]!r}") from error
-                    if event["type"] == "ERROR":  # for example because the version is too old: list again
-                        return
-                    yield event["type"], event["object"]
-
-    async def _watched(self, collection: str, query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
-        """The bytes of a watch as they arrive. Raises KubeUnavailable."""
-        assert self._session is not None
-        self.requests += 1
+        query = {
+            "allowWatchBookmarks": "true", "labelSelector": selector, "timeoutSeconds": str(_WATCH_S),
+            "resourceVersion": found["metadata"]["resourceVersion"]}
         try:
-            async with self._session.get(
-                self._connection.server + collection, headers=self._authorization(),
-                params={"watch": "true", "timeoutSeconds": str(_WATCH_S), **query},
-                timeout=aiohttp.ClientTimeout(total=_WATCH_S + _TIMEOUT_S, connect=_TIMEOUT_S),
-            ) as response:
-                if response.status >= 400:
-                    raise KubeUnavailable(f"the watch of {collection} was answered {response.status}")
-                async for piece in response.content.iter_any():
-                    yield piece
+            async with Watch() as watch:
+                async for event in watch.stream(
+                    self._watched, f"{collection}?{urlencode({'watch': 'true', **query})}", timeout_seconds=_WATCH_S
+                ):
+                    if event["type"] != "BOOKMARK":
+                        yield event["type"], event["object"]
+        except ApiException as error:  # for example because the version is too old: list again
+            raise KubeUnavailable(f"the watch of {collection} was answered {error.status}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise KubeUnavailable(f"the watch of {collection} ended: {error!r}") from error
+
+    async def _watched(self, path: str, **_: Any) -> aiohttp.ClientResponse:
+        """What `Watch` reads."""
+        limit = aiohttp.ClientTimeout(total=_WATCH_S + _TIMEOUT_S, connect=_TIMEOUT_S, sock_read=_SILENT_S)
+        return await self._send("GET", path, limit)
 
     async def listed(self, collection: str, selector: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = await self._call("GET", f"{collection}?{urlencode({'labelSelector': selector})}")
         return found
+
+    async def outline(self, collection: str) -> list[Mapping[str, Any]]:
+        """The metadata of all objects of a collection."""
+        found = await self._call("GET", collection, accept=_OUTLINE)
+        return [each["metadata"] for each in found["items"]]
 
     async def end(self, path: str, uid: str) -> None:
         """Deletes the object of this uid, with its own grace period. Not an error if it no longer exists."""
@@ -198,18 +206,9 @@ class KubeApi:
         return await self._changed("PATCH", _path(meta.ref), patch, _JSON_PATCH) is not None
 
     async def record(self, meta: Meta, note: Note) -> None:
-        """Creates an Event about the resource."""
-        now = datetime.now(UTC)
-        moment = timestamp(now).replace("Z", f".{now.microsecond:06}Z")
-        await self._call("POST", f"/apis/events.k8s.io/v1/namespaces/{meta.ref.namespace}/events", {
-            "metadata": {"generateName": meta.ref.name[:200].rstrip(".-") + "-", "namespace": meta.ref.namespace},
-            "regarding": {
-                "apiVersion": f"{GROUP}/{VERSION}", "kind": KINDS[meta.ref.plural], "name": meta.ref.name,
-                "namespace": meta.ref.namespace, "uid": meta.uid,
-            },
-            "type": note.type, "reason": note.reason, "note": note.message[:1024], "action": "Reconcile",
-            "eventTime": moment, "reportingController": "hapax.dev/operator", "reportingInstance": "hapax-operator",
-        })
+        """Records an Event about the resource; one that is known already is counted up. Raises KubeUnavailable,
+        KubeRefused."""
+        await self._events.record(meta, note)
 
     async def _changed(self, method: str, path: str, body: Any, kind: str) -> Mapping[str, Any] | None:
         """None if the object is gone, was created again, or has changed since it was read."""
@@ -223,16 +222,13 @@ class KubeApi:
 
     # --- calls
 
-    async def _call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        assert self._session is not None
-        headers = {"Accept": "application/json", "Content-Type": kind, **self._authorization()}
-        self.requests += 1
+    async def _call(
+        self, method: str, path: str, body: Any = None, kind: str = _JSON, accept: str = _JSON
+    ) -> Any:
+        limit = aiohttp.ClientTimeout(total=_TIMEOUT_S)
         try:
-            async with self._session.request(
-                method, f"{self._connection.server}{path}", headers=headers,
-                data=None if body is None else json.dumps(body).encode(),
-            ) as response:
-                text = await response.text()
+            response = await self._send(method, path, limit, body, kind, accept)
+            text = await response.text()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise KubeUnavailable(f"the API server does not answer: {error!r}") from error
         if response.status >= 500 or response.status == 429:
@@ -241,11 +237,18 @@ class KubeApi:
             raise KubeRefused(response.status, _reason(text))
         return json.loads(text)
 
-    def _authorization(self) -> dict[str, str]:
-        """Reads a service account's token again for each request: it is replaced on disk before it expires."""
-        if self._connection.ca_path is not None and _TOKEN.exists():
-            return {"Authorization": f"Bearer {_TOKEN.read_text().strip()}"}
-        return self._connection.as_http_headers()
+    async def _send(
+        self, method: str, path: str, limit: aiohttp.ClientTimeout, body: Any = None, kind: str = _JSON,
+        accept: str = _JSON,
+    ) -> aiohttp.ClientResponse:
+        assert self._client is not None
+        self.requests += 1
+        method, url, headers, body, _ = await self._client.param_serialize(
+            method, path, header_params={"Accept": accept, "Content-Type": kind}, body=body,
+            auth_settings=["BearerToken"])
+        answer = await self._client.call_api(method, url, headers, body, _request_timeout=limit)
+        found: aiohttp.ClientResponse = answer.response
+        return found
 
 
 def _path(ref: Ref) -> str:

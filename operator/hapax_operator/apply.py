@@ -21,7 +21,7 @@ from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Compare, Delete, MetadataStore, Put
 from hapax_operator import plan_topic
 from hapax_operator.conditions import Note
-from hapax_operator.plan_brokers import Drain, Undrain
+from hapax_operator.plan_brokers import DRAINED_BY, Drain, Undrain
 from hapax_operator.plan_lease import Keep, Take
 from hapax_operator.plan_producer import Fence
 from hapax_operator.plan_topic import Action, Configure, Create, Grow, Replicate
@@ -81,7 +81,7 @@ async def _replicate(administration: Administration, view: ClusterView, topic: s
 async def apply_drain(administration: Administration, action: Drain | Undrain) -> None:
     """Raises Refusal."""
     if isinstance(action, Drain):
-        await administration.set_draining(action.brokers, True, TIMEOUT_MS)
+        await administration.set_draining(action.brokers, True, TIMEOUT_MS, DRAINED_BY)
         return
     await administration.set_draining(action.brokers, False, TIMEOUT_MS)
     back = [pb.Reassignment(topic=name.topic, partition=name.partition) for name in action.cancel]

@@ -1,14 +1,15 @@
 """Keeps the number of brokers that the BrokerPool describes: observe, plan and apply, until nothing is left to do.
 
-All its objects are in the release's own namespace, where the operator has separate rights, so it watches them itself.
-A missing BrokerPool is created from the chart's values. It is deleted with the StatefulSet.
+All its objects are in the release's own namespace, where the operator has separate rights, so kopf watches them by an
+operator of their own (`watching.pool`). Besides, it looks every minute.
+A missing BrokerPool is created with the live number of brokers, at an installation with that of the chart's values. It
+is deleted with the StatefulSet.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Final
 
 from hapax.core.errors import Refusal
@@ -69,11 +70,7 @@ class BrokerReconciler:
 
     def start(self) -> None:
         self._unsubscribe = self._view.on_change(self._changed)
-        self._tasks = [
-            supervision.keep(self._work, "brokers", self._random),
-            supervision.keep(partial(self._follow, self._pools), "brokers-pool", self._random),
-            supervision.keep(partial(self._follow, self._workloads), "brokers-statefulset", self._random),
-        ]
+        self._tasks = [supervision.keep(self._work, "brokers", self._random)]
 
     async def close(self) -> None:
         if self._unsubscribe is not None:
@@ -82,18 +79,13 @@ class BrokerReconciler:
 
     # --- what wakes it
 
+    def wake(self) -> None:
+        """The BrokerPool or its StatefulSet has changed."""
+        self._wake.set()
+
     def _changed(self, changes: Changes) -> None:
         if changes.nodes or (self._busy and (changes.partitions or changes.topics)):
             self._wake.set()
-
-    async def _follow(self, collection: str) -> None:
-        while True:
-            try:
-                async for _ in self._api.changes(collection, self._ref.name):
-                    self._wake.set()
-            except (KubeUnavailable, KubeRefused) as error:
-                log.warning("the watch ended, trying again", error=error)
-                await asyncio.sleep(_AGAIN_S)
 
     # --- work
 
@@ -198,7 +190,7 @@ class BrokerReconciler:
 
     async def _make(self, workload: Mapping[str, Any]) -> None:
         seen = seen_of(workload)
-        replicas = seen.replicas if seen.chart_replicas is None else seen.chart_replicas
+        replicas = seen.replicas if seen.scaled or seen.chart_replicas is None else seen.chart_replicas
         owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": self._ref.name, "uid": seen.uid}
         annotations = {} if seen.chart_replicas is None else {CHART_REPLICAS: str(seen.chart_replicas)}
         await self._api.create(self._pools, {
@@ -223,7 +215,10 @@ def _releases_volume(planned: PoolPlan, pool: PoolResource) -> bool:
 def seen_of(workload: Mapping[str, Any]) -> StatefulSetSeen:
     """The fields of a StatefulSet's body that the plan uses."""
     labels = workload["spec"]["selector"].get("matchLabels") or {}
+    replicas = workload["spec"].get("replicas", 1)
+    writers = workload["metadata"].get("managedFields") or ()
     return StatefulSetSeen(
-        uid=workload["metadata"]["uid"], replicas=workload["spec"].get("replicas", 1),
+        uid=workload["metadata"]["uid"], replicas=replicas,
+        scaled=replicas > 1 or any(each.get("subresource") == "scale" for each in writers),
         chart_replicas=replicas_in(workload),
         selector=",".join(f"{key}={value}" for key, value in sorted(labels.items())))

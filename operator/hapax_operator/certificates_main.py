@@ -13,11 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import kopf
-
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.clock import SystemClock
-from hapax_operator.api import KubeApi, login
+from hapax_operator.api import KubeApi, NoApiServer, login
 from hapax_operator.certificates_service import Keeper
 from hapax_operator.certificates_spec import BadSpec, Spec, parse_spec
 
@@ -43,9 +41,9 @@ async def _keep(spec: Spec, ready: Path | None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, end.set)
     try:
-        api = KubeApi(login())
+        api = KubeApi(await login())
         await api.start()
-    except (kopf.LoginError, OSError, ValueError, KeyError) as error:
+    except (NoApiServer, OSError, ValueError) as error:
         log.error(f"cannot find the API server: {error}")
         return 1
     work = supervision.judged(Keeper(spec, api, SystemClock(), ready).run())

@@ -9,6 +9,9 @@ from hapax.runtime.metrics import counter, gauge
 LEADING: Final = gauge("hapax_operator_leading", "1 while this process reconciles the resources.")
 RECONCILES: Final = counter("hapax_operator_reconciles_total", "Reconciliations of a Topic or TransactionalProducer.")
 FAILED: Final = counter("hapax_operator_reconcile_failures_total", "Reconciliations that failed and are retried.")
+MISSED: Final = counter(
+    "hapax_operator_watch_missed_total",
+    "Changes of resources that no watch reported within ten seconds, found by listing the resources.")
 USERS_RECONCILED: Final = counter("hapax_operator_user_reconciles_total", "Reconciliations of a User.")
 USERS_FAILED: Final = counter(
     "hapax_operator_user_reconcile_failures_total", "Reconciliations of a User that failed and are retried.")

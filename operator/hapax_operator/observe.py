@@ -14,7 +14,7 @@ from hapax.core.cluster.failover import FIT
 from hapax.core.cluster.moves import Held
 from hapax.core.types import TopicPartition
 from hapax.runtime.cluster import ClusterView
-from hapax_operator.plan_brokers import BrokersSeen
+from hapax_operator.plan_brokers import DRAINED_BY, BrokersSeen
 from hapax_operator.plan_lease import LeaseSeen
 from hapax_operator.plan_producer import FencingSeen, ProducerSeen, TokenSeen
 from hapax_operator.plan_topic import PartitionSeen, TopicSeen
@@ -62,7 +62,7 @@ def brokers_seen(view: ClusterView) -> BrokersSeen:
                 removing[name] = record.removing
     return BrokersSeen(
         partitions=partitions, held=held, removing=removing, live=frozenset(live),
-        draining=frozenset(view.draining()),
+        draining=frozenset(view.draining()), drained_by_pool=frozenset(view.drained_by(DRAINED_BY)),
         fit={node_id: node.record.rack for node_id, node in live.items()
              if node.rank == FIT and view.silent.get(node_id) != node.registration})
 

@@ -8,9 +8,10 @@
 - The volume of a broker that is wanted or still holds replicas is protected (by an admission policy, which reads the
   status). One volume at a time may be replaced while its broker stays, such as that of a bad disk, if none of its
   replicas is the last one in sync.
-- The only memory is the status: the brokers that *this* drains (a drain that a user started is never cancelled), and
-  the number of brokers over which the topics were last spread. The status is written before the action that it
-  describes, so an operator that is killed in between continues from the status.
+- The only memory of the resource is its status: the brokers that *this* drains (a drain that a user started is never
+  cancelled), and the number of brokers over which the topics were last spread. The status is written before the action
+  that it describes, so an operator that is killed in between continues from the status.
+- A mark of draining says that a BrokerPool made it. So a BrokerPool that replaces a deleted one ends its drains too.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from hapax.core.types import NodeId, TopicPartition
 from hapax_operator.conditions import Condition, Note
 from hapax_operator.resources import ON_SCALE_UP, PoolResource
 
+DRAINED_BY: Final = "BrokerPool"
+"""In the marks of draining that a BrokerPool makes."""
 _NAMED: Final = 5
 _MOST: Final = 100
 """Maximum number of brokers: the following node ids are the coordinators'."""
@@ -40,6 +43,8 @@ class StatefulSetSeen:
     chart_replicas: int | None
     selector: str
     """Label selector of the pods."""
+    scaled: bool = True
+    """Whether `replicas` was ever set. Otherwise it is the default of the API server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,8 @@ class BrokersSeen:
     """Live broker that reports itself as fit -> its rack."""
     live: frozenset[int] = frozenset()
     draining: frozenset[int] = frozenset()
+    drained_by_pool: frozenset[int] = frozenset()
+    """Those of them that a BrokerPool drains, this one or one that is gone."""
 
 
 # --- what to do -----------------------------------------------------------------------------------------------------
@@ -109,18 +116,19 @@ def plan(pool: PoolResource, workload: StatefulSetSeen, seen: BrokersSeen) -> Po
     wanted = pool.replicas
     known = {*range(workload.replicas), *seen.live, *(broker for broker, count in seen.held.items() if count)}
     leaving = tuple(sorted(broker for broker in known if broker >= wanted))
-    drained = {int(broker) for broker in pool.status.get("leaving") or ()}
+    drained = {int(broker) for broker in pool.status.get("leaving") or ()} | seen.drained_by_pool
     balanced_for = int(pool.status.get("balancedFor") or workload.replicas)
     status: dict[str, Any] = {
         "replicas": workload.replicas, "selector": workload.selector, "moving": len(seen.removing),
         "serving": sum(broker in seen.fit for broker in range(wanted)),
         "leaving": sorted(drained), "balancedFor": balanced_for,
     }
-    status["volumesKeptOf"], volumes = _volumes(pool, workload, seen)
+    status["volumesKeptOf"], more = _volumes(pool, workload, seen)
+    more += _drained_by_others(seen.draining - drained - {*leaving})
     if pool.meta.paused:
         state = Condition("Ready", "Unknown", "Paused", "the annotation hapax.dev/pause is set, so nothing is changed")
         paused = Condition("Paused", "True", "Annotated", state.message)
-        return PoolPlan((), (state, paused, *volumes), status)
+        return PoolPlan((), (state, paused, *more), status)
     back = drained - set(leaving)
     if marked := tuple(sorted(back & seen.draining)):
         step = _taken_back(marked, seen, wanted, balanced_for)
@@ -139,7 +147,7 @@ def plan(pool: PoolResource, workload: StatefulSetSeen, seen: BrokersSeen) -> Po
         status["leaving"] = list(leaving) if begun else sorted(drained - back)
     if step.balanced_for is not None:
         status["balancedFor"] = step.balanced_for
-    return PoolPlan(step.actions, (step.ready, *volumes), status, step.notes)
+    return PoolPlan(step.actions, (step.ready, *more), status, step.notes)
 
 
 def _taken_back(marked: tuple[int, ...], seen: BrokersSeen, wanted: int, balanced_for: int) -> _Step:
@@ -147,7 +155,16 @@ def _taken_back(marked: tuple[int, ...], seen: BrokersSeen, wanted: int, balance
     cancel = tuple(name for name, leaving in sorted(seen.removing.items()) if set(leaving) & set(marked))
     ready = Condition("Ready", "False", "Scaling", f"brokers {_list(marked)} are no longer drained")
     staying = [broker for broker in marked if broker < wanted]  # some of their replicas have moved away
-    return _Step(ready, (Undrain(marked, cancel),), balanced_for=min(staying, default=balanced_for))
+    return _Step(
+        ready, (Undrain(marked, cancel),), (Note("Normal", "Released", ready.message),),
+        balanced_for=min(staying, default=balanced_for))
+
+
+def _drained_by_others(brokers: Collection[int]) -> tuple[Condition, ...]:
+    if not brokers:
+        return ()
+    why = f"brokers {_list(sorted(brokers))} are drained by a person; `hapax drain --cancel` ends that"
+    return (Condition("DrainedByOthers", "True", "Marked", why),)
 
 
 def _shrink(

@@ -184,6 +184,8 @@ class Reconciler:
             former = self._known_policies.pop(uid, None)
             if stored is not None:
                 self._known_policies[uid] = stored.policy
+                # It may have been stored while its resource was deleted.
+                self._queue.add_after(PolicyUid(uid), _ORPHANS_AFTER_S)
             changed = former if stored is None else stored.policy
             if changed is not None:
                 for producer in touched(self.resources.producers(), changed):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeVar
 
-from hapax_operator.resources import ProducerResource, Ref, Resource, TopicResource
+from hapax_operator.resources import Meta, ProducerResource, Ref, Resource, TopicResource
 
 _Resource = TypeVar("_Resource", TopicResource, ProducerResource)
 
@@ -52,6 +52,9 @@ class ResourceIndex:
     def lessees(self, lease: str) -> list[ProducerResource]:
         """All resources that name the lease, the oldest first."""
         return sorted(self._leases.get(lease, {}).values(), key=lambda each: each.meta.age)
+
+    def metas(self, plural: str) -> list[Meta]:
+        return [each.meta for ref, each in self._all.items() if ref.plural == plural]
 
     def topics(self) -> Iterator[str]:
         yield from list(self._topics)

@@ -7,12 +7,10 @@ not need the API server. One of several operators reconciles (`leadership`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
-
-import kopf
 
 from hapax.client.errors import SettingsError as BadProperties
 from hapax.client.properties import read_properties
@@ -25,16 +23,17 @@ from hapax.runtime.administration import Administration
 from hapax.runtime.ports import Ports, Task
 from hapax.runtime.settings import Settings, SettingsError
 from hapax_operator.access_file import AccessFile
-from hapax_operator.api import KubeApi, login
+from hapax_operator.api import KubeApi, NoApiServer, login
 from hapax_operator.apply import PolicyWriter
 from hapax_operator.brokers import BrokerReconciler
 from hapax_operator.leadership import lead
 from hapax_operator.metrics import LEADING
 from hapax_operator.reconciler import Reconciler
-from hapax_operator.resources import USERS, Ref
+from hapax_operator.resources import POOLS, USERS, Meta, Ref
 from hapax_operator.spark_resource import DEFAULT_ACCOUNT
+from hapax_operator.sweep import WatchSweep
 from hapax_operator.users import ClusterAccess, UserReconciler
-from hapax_operator.watching import Watching
+from hapax_operator.watching import STATEFUL_SETS, Watching, pool, resources
 
 log = telemetry.logger("operator")
 
@@ -65,11 +64,13 @@ class OperatorService:
         self._users: UserReconciler | None = None
         self._pool: BrokerReconciler | None = None
         self._watching: Watching | None = None
+        self._sweep: WatchSweep | None = None
         self._reign: Task | None = None
 
     def ready(self) -> str:
-        """The controller's readiness: other processes rely on failover, which does not need the API server."""
-        return self._controller.ready()
+        """The controller's readiness, and while this process leads the operators that of its watches. Failover does
+        not need the API server: other processes find the controller in the metadata store, ready or not."""
+        return self._controller.ready() or ("" if self._sweep is None else self._sweep.ready())
 
     def start(self) -> None:
         self._reign = supervision.vital(self._lead(), "operator", self._failed)
@@ -79,6 +80,8 @@ class OperatorService:
 
     async def close(self) -> None:
         await supervision.end(self._reign)
+        if self._sweep is not None:
+            await self._sweep.close()
         if self._watching is not None:
             await asyncio.to_thread(self._watching.close)
         if self._reconciler is not None:
@@ -105,30 +108,35 @@ class OperatorService:
         self._users = users = UserReconciler(
             view, administration, api, self._ports.clock, self._ports.random, self._metrics, self._access)
         users.start()
+        scopes = [resources(self._namespaces)]
         if self._brokers:
             namespace, _, name = self._brokers.partition("/")
+            scopes.append(pool(namespace, name))
             self._pool = BrokerReconciler(
                 view, administration, api, self._ports.clock, self._ports.random, namespace, name,
                 self._ports.metadata)
             self._pool.start()
-        loop = asyncio.get_running_loop()
+        loop, told = asyncio.get_running_loop(), Reconcilers(reconciler, users, self._pool)
 
         def seen(plural: str, kind: str | None, body: Mapping[str, Any]) -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(_tell, reconciler, users, plural, kind, body)
+                loop.call_soon_threadsafe(told.event, plural, kind, body)
 
-        self._watching = Watching(self._namespaces, seen)
+        self._watching = Watching(scopes, seen)
         self._watching.start()
+        self._sweep = WatchSweep(
+            api, self._ports.random, self._namespaces, told, self._watching.restart, self._metrics)
+        self._sweep.start()
         self._leading.set(1)
         log.info("this operator is the leader and reconciles", namespaces=",".join(self._namespaces) or "all")
 
     async def _logged_in(self) -> KubeApi:
         while True:
             try:
-                api = KubeApi(login())
+                api = KubeApi(await login())
                 await api.start()
                 return api
-            except (kopf.LoginError, OSError, ValueError, KeyError) as error:
+            except (NoApiServer, OSError, ValueError) as error:
                 log.warning("cannot find the API server, trying again", error=error)
                 await asyncio.sleep(_LOGIN_AGAIN_S)
 
@@ -136,17 +144,39 @@ class OperatorService:
         self._on_lost(f"the operator's task failed: {error!r}")
 
 
-def _tell(
-    reconciler: Reconciler, users: UserReconciler, plural: str, kind: str | None, body: Mapping[str, Any]
-) -> None:
-    if kind == "DELETED":
+class Reconcilers:
+    """Passes on what the watches and the sweep report, to the reconciler of that kind."""
+
+    def __init__(self, reconciler: Reconciler, users: UserReconciler, brokers: BrokerReconciler | None) -> None:
+        self._reconciler = reconciler
+        self._users = users
+        self._brokers = brokers
+
+    def event(self, plural: str, kind: str | None, body: Mapping[str, Any]) -> None:
         metadata = body["metadata"]
-        of = users if plural == USERS else reconciler
-        of.gone(Ref(plural, metadata["namespace"], metadata["name"]), metadata["uid"])
-    elif plural == USERS:
-        users.seen(body)
-    else:
-        reconciler.seen(plural, body)
+        if plural in (POOLS, STATEFUL_SETS):
+            if self._brokers is not None:
+                self._brokers.wake()
+        elif kind == "DELETED":
+            self.gone(Ref(plural, metadata["namespace"], metadata["name"]), metadata["uid"])
+        else:
+            self.seen(plural, body)
+
+    def seen(self, plural: str, body: Mapping[str, Any]) -> None:
+        if plural == USERS:
+            self._users.seen(body)
+        else:
+            self._reconciler.seen(plural, body)
+
+    def gone(self, ref: Ref, uid: str) -> None:
+        (self._users if ref.plural == USERS else self._reconciler).gone(ref, uid)
+
+    def metas(self, plural: str) -> Iterable[Meta]:
+        return self._users.metas() if plural == USERS else self._reconciler.resources.metas(plural)
+
+    def meta(self, ref: Ref) -> Meta | None:
+        known = self._users.get(ref) if ref.plural == USERS else self._reconciler.resources.get(ref)
+        return None if known is None else known.meta
 
 
 async def start(

@@ -32,7 +32,7 @@ from hapax_operator.conditions import Condition, Note, camel
 from hapax_operator.metrics import USERS_FAILED, USERS_RECONCILED
 from hapax_operator.observe_users import UserObserver
 from hapax_operator.plan_user import UserPlan, plan_orphan, plan_user
-from hapax_operator.resources import USERS, BadResource, Ref
+from hapax_operator.resources import USERS, BadResource, Meta, Ref
 from hapax_operator.status import StatusWriter
 from hapax_operator.user_resource import USER_FINALIZER, UserResource, read_owner, read_user
 from hapax_operator.user_secret import SecretSeen, read_secret
@@ -108,6 +108,9 @@ class UserReconciler:
 
     def get(self, ref: Ref) -> UserResource | None:
         return self._all.get(ref)
+
+    def metas(self) -> list[Meta]:
+        return [each.meta for each in self._all.values()]
 
     # --- what wakes it
 

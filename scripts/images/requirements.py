@@ -21,9 +21,6 @@ IMAGES: Final = {"hapax": ("admin", "operator"), "hapax-spark": ("spark",), "hap
 """The extras of each."""
 BELOW: Final = {"hapax-load": "hapax"}
 """Image -> the image that it is built on, whose packages it need not contain."""
-NOT_NEEDED: Final = {canonicalize_name("kubernetes")}
-"""In a pod, kopf logs in with the service account's files and needs no other client. It would double the image."""
-
 
 def wanted(extras_of_ours: tuple[str, ...]) -> set[NormalizedName]:
     """Canonical names of every package that the image needs, without the project's own."""
@@ -34,7 +31,7 @@ def wanted(extras_of_ours: tuple[str, ...]) -> set[NormalizedName]:
         for line in metadata.requires(name) or ():
             needed = Requirement(line)
             key = canonicalize_name(needed.name)
-            if key in found | NOT_NEEDED:
+            if key in found:
                 continue
             if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in extras | {""}):
                 found.add(key)

@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import kopf
 import pytest
+from kubernetes.aio.client import Configuration
 
 from hapax.client import Producer
 from hapax.client.errors import HapaxError
@@ -38,7 +38,7 @@ from hapax.runtime.rpc import RpcIdentity
 from hapax_kube.kubelet import Kubelet
 from hapax_kube.operator import Namespace
 from hapax_operator.access_file import AccessFile, Listeners
-from hapax_operator.api import KubeApi
+from hapax_operator.api import KubeApi, login
 from hapax_operator.apply import PolicyWriter
 from hapax_operator.reconciler import Reconciler
 from hapax_operator.resources import PRODUCERS, TOPICS, USERS, Ref
@@ -78,9 +78,9 @@ class Life:
 class MortalKube(KubeApi):
     life: Life
 
-    async def _call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+    async def _call(self, method: str, path: str, *arguments: Any, **named: Any) -> Any:
         def call() -> Any:
-            return KubeApi._call(self, method, path, body, kind)
+            return KubeApi._call(self, method, path, *arguments, **named)
 
         return await (call() if method == "GET" else self.life.effect(f"{method} {path.split('/')[-1]}", call))
 
@@ -129,13 +129,13 @@ class World:
         self.hapax, self.namespace, self.view, self.store = hapax, namespace, view, store
         self.network = TcpNetwork(RpcIdentity(hapax.status().cluster_id, "controller/99"))
         self.clock = SystemClock()
-        self.connection = kopf_login(namespace.api.kubeconfig)
-        self.api = KubeApi(self.connection)
+        self.kubeconfig = namespace.api.kubeconfig
+        self.api: KubeApi
 
     @asynccontextmanager
     async def operator(self, life: Life, refs: list[Ref]) -> AsyncIterator[None]:
         """One that looks after these resources, and is told of them as by a watch."""
-        api = MortalKube(self.connection)
+        api = MortalKube(await login_by(self.kubeconfig))
         administration = MortalAdministration(self.view, self.network)
         policies = MortalPolicies(self.store, self.view, ())
         identities = MortalIdentities({"bootstrap.servers": self.hapax.bootstrap})
@@ -159,7 +159,7 @@ class World:
     @asynccontextmanager
     async def user_operator(self, life: Life, refs: list[Ref]) -> AsyncIterator[None]:
         """The same for Users."""
-        api, administration = MortalKube(self.connection), MortalAdministration(self.view, self.network)
+        api, administration = MortalKube(await login_by(self.kubeconfig)), MortalAdministration(self.view, self.network)
         api.life = administration.life = life
         await api.start()
         access = ClusterAccess(AccessFile(listeners=Listeners(bootstrap="none:1")), True, PrincipalRules())
@@ -190,12 +190,10 @@ class World:
             await asyncio.sleep(LOOK_EVERY_S)
 
 
-def kopf_login(kubeconfig: Path) -> kopf.ConnectionInfo:
+async def login_by(kubeconfig: Path) -> Configuration:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", str(kubeconfig))
-        found = kopf.login_with_kubeconfig(settings=kopf.OperatorSettings())
-    assert found is not None
-    return found
+        return await login()
 
 
 @asynccontextmanager
@@ -205,6 +203,7 @@ async def world_of(hapax: LocalCluster, namespace: Namespace) -> AsyncIterator[W
     view = ClusterView(store, state.cluster_id, random.Random(1))
     await view.start()
     world = World(hapax, namespace, view, store)
+    world.api = KubeApi(await login_by(world.kubeconfig))
     await world.api.start()
     try:
         yield world

@@ -448,9 +448,16 @@ class DrainingRecord:
     """Exists while a broker is being drained: its partitions move away, and it gets no new ones."""
 
     since_ms: int
+    by: str = ""
+    """What drains it; empty: a person."""
 
     def encode(self) -> bytes:
-        return _encode({"since": self.since_ms})
+        return _encode({"since": self.since_ms} | ({"by": self.by} if self.by else {}))
+
+    @classmethod
+    def decode(cls, value: bytes) -> DrainingRecord:
+        f = _decode("draining", value)
+        return cls(f["since"], f.get("by", ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,7 +205,7 @@ class Reassignments:
         keys, now_ms = self._view.keys, self._clock.now_ms()
         writes: list[Put | Delete] = []
         for number in request.drain:
-            writes.append(Put(keys.draining(NodeId(number)), DrainingRecord(now_ms).encode()))
+            writes.append(Put(keys.draining(NodeId(number)), DrainingRecord(now_ms, request.drained_by).encode()))
         for number in request.undrain:
             writes.append(Delete(keys.draining(NodeId(number))))
         if request.HasField("bytes_per_second"):

@@ -187,9 +187,10 @@ class Administration:
         await self._visible(lambda view: view.revision >= answer.revision)
         return list(answer.partitions)
 
-    async def set_draining(self, brokers: Sequence[int], draining: bool, timeout_ms: int) -> None:
-        """Whether brokers are to lose what they hold and to get nothing new."""
-        request = pb.SetReplicationRequest(drain=brokers if draining else (), undrain=() if draining else brokers)
+    async def set_draining(self, brokers: Sequence[int], draining: bool, timeout_ms: int, by: str = "") -> None:
+        """Whether brokers are to lose what they hold and to get nothing new. `by`: what drains; empty: a person."""
+        request = pb.SetReplicationRequest(
+            drain=brokers if draining else (), undrain=() if draining else brokers, drained_by=by)
         answer = await self._call("SetReplication", request, pb.SetReplicationResponse, timeout_ms)
         if answer.error:
             raise Refusal(ErrorCode(answer.error), answer.reason)

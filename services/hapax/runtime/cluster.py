@@ -17,6 +17,7 @@ from hapax.codec.metadata import (
     STANDING_STOPPING,
     ClusterRecord,
     ControllerRecord,
+    DrainingRecord,
     GroupConfigRecord,
     Keys,
     MetadataFormatError,
@@ -267,7 +268,7 @@ class ClusterView:
         self._mod_revisions: dict[str, int] = {}
         self._nodes: dict[NodeId, NodeView] = {}
         self._by_registration: dict[RegistrationEpoch, NodeView] = {}
-        self._draining: dict[NodeId, None] = {}
+        self._draining: dict[NodeId, DrainingRecord] = {}
         self._departed: dict[NodeId, tuple[NodeView, float]] = {}
         """Coordinators that are gone -> since when, loop time."""
         self._topics: dict[str, TopicView] = {}
@@ -303,6 +304,9 @@ class ClusterView:
     def draining(self) -> list[NodeId]:
         """All brokers being drained, including those that are gone."""
         return sorted(self._draining)
+
+    def drained_by(self, by: str) -> list[NodeId]:
+        return sorted(node_id for node_id, record in self._draining.items() if record.by == by)
 
     def rank(self, node: NodeView) -> int:
         """How fit a node is to lead or to own: `FIT`, `UNFIT`, `STOPPING` or `SILENT` of core.cluster.failover."""
@@ -575,7 +579,7 @@ class ClusterView:
                 if kv is None:
                     self._draining.pop(NodeId(parsed.number), None)
                 else:
-                    self._draining[NodeId(parsed.number)] = None
+                    self._draining[NodeId(parsed.number)] = DrainingRecord.decode(kv.value)
                 changes.nodes[NodeId(parsed.number)] = None
             case "silent":
                 if kv is None:

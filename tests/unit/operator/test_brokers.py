@@ -242,3 +242,36 @@ async def test_a_change_of_the_charts_values_does_not_undo_a_later_wish(
     api = Charted(scaled_meanwhile)
     await reconciler(api, LastCopy(comes=True))._look()
     assert api._spec == {"replicas": replicas}
+
+
+class NoPool(Api):
+    """The BrokerPool was deleted. The StatefulSet has this number of brokers, and the chart's values want three."""
+
+    def __init__(self, replicas: int, *writers: dict[str, str]) -> None:
+        super().__init__()
+        self.replicas, self.writers = replicas, writers
+        self.made: list[Any] = []
+
+    async def read(self, path: str) -> Any:
+        found = await super().read(path)
+        return {
+            "metadata": {**found["metadata"], "annotations": {CHART_REPLICAS: "3"}, "managedFields": [*self.writers]},
+            "spec": {**found["spec"], "replicas": self.replicas}}
+
+    async def create(self, path: str, body: Any) -> None:
+        self.made.append(body)
+
+
+@pytest.mark.parametrize(("live", "writers", "replicas"), [
+    (5, [], 5), (2, [], 2),
+    (1, [{"manager": "hapax-operator", "subresource": "scale"}], 1),
+    (1, [{"manager": "helm"}, {"manager": "kube-controller-manager", "subresource": "status"}], 3),
+])
+async def test_a_pool_that_is_made_again_takes_the_live_number(
+    live: int, writers: list[dict[str, str]], replicas: int
+) -> None:
+    """At an installation the StatefulSet has one broker, which nobody asked for: that is the chart's number."""
+    api = NoPool(live, *writers)
+    await reconciler(api, LastCopy(comes=True))._make(await api.read("the StatefulSet"))
+    (made,) = api.made
+    assert made["spec"]["replicas"] == replicas and made["metadata"]["annotations"] == {CHART_REPLICAS: "3"}

@@ -266,3 +266,34 @@ def test_however_it_is_scaled_and_killed_no_broker_with_data_is_ever_deleted(
     else:
         assert ready(planned) == ("False", "Refused")
     assert all(len(set(replicas)) == len(replicas) for replicas in world.held.values())
+
+
+def test_a_drain_of_a_former_pool_is_ended_and_the_event_says_so() -> None:
+    """Its status is gone with it; the mark of draining says that a BrokerPool made it."""
+    world = World(3, {"t": [(0, 1), (1, 2), (2, 0)]})
+    world.draining = {2}
+    seen = replace(world.seen(), drained_by_pool=frozenset({2}))
+    made = plan(pool(3), workload(3), seen)
+    assert made.actions == (Undrain((2,), ()),)
+    assert made.conditions[0].message == "brokers 2 are no longer drained"
+    assert made.status["leaving"] == [2]
+    assert [each.reason for each in made.notes] == ["Released"]
+
+
+def test_a_drain_of_a_former_pool_goes_on_where_this_one_is_smaller_too() -> None:
+    world = World(3, {"t": [(0, 1), (1, 2), (2, 0)]})
+    world.draining = {2}
+    seen = replace(world.seen(), drained_by_pool=frozenset({2}))
+    made = plan(pool(2), workload(3), seen)
+    assert [type(each) for each in made.actions] == [Move] and made.status["leaving"] == [2]
+    back = plan(pool(3, status=made.status), workload(3), seen)
+    assert back.actions == (Undrain((2,), ()),)
+
+
+def test_a_drain_that_a_person_started_is_shown_and_stays() -> None:
+    world = World(3, {"t": [(0, 1), (1, 0)]})
+    world.draining = {2}
+    made = plan(pool(3, status={"balancedFor": 3}), workload(3), world.seen())
+    assert not made.actions and made.status["leaving"] == []
+    assert [(each.type, each.message) for each in made.conditions[1:]] == [
+        ("DrainedByOthers", "brokers 2 are drained by a person; `hapax drain --cancel` ends that")]

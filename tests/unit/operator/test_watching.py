@@ -1,4 +1,4 @@
-"""The thread in which kopf runs: it is begun anew whatever ends it, and needs no user's name."""
+"""The thread in which kopf runs: it starts again whatever ends it, and needs no user's name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import kopf
 import pytest
 
-from hapax_operator.watching import Watching
+from hapax_operator.watching import Watching, pool, resources
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def test_a_watch_that_fails_is_begun_anew(monkeypatch: pytest.MonkeyPatch, error
         raise error
 
     monkeypatch.setattr(kopf, "operator", fails)
-    watching = Watching((), lambda plural, kind, body: None)
+    watching = Watching([resources(())], lambda plural, kind, body: None)
     watching.start()
     assert all(begun.acquire(timeout=5) for _ in range(3))
     watching.close()
@@ -44,9 +44,31 @@ def test_a_pod_s_user_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
         await arguments["stop_flag"].wait()
 
     monkeypatch.setattr(kopf, "operator", notes)
-    watching = Watching(("team-a",), lambda plural, kind, body: None)
+    watching = Watching([resources(("team-a",))], lambda plural, kind, body: None)
     watching.start()
     assert begun.wait(10)
     watching.close()
     assert not any(thread.name == "kopf" for thread in threading.enumerate())
     assert given[0]["identity"] and given[0]["namespaces"] == ["team-a"] and not given[0]["clusterwide"]
+
+
+def test_scopes_end_together_and_are_watched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kopf cancels all tasks on its loop when it ends, so the other scope would be left without some of its own."""
+    begun: list[str] = []
+    all_of = threading.Semaphore(0)
+
+    async def one_fails(**arguments: Any) -> None:
+        begun.append(arguments["namespaces"][0])
+        all_of.release()
+        if arguments["namespaces"] == ["prod"] and len(begun) < 4:
+            raise kopf.LoginError("forbidden")
+        await arguments["stop_flag"].wait()
+
+    monkeypatch.setattr(kopf, "operator", one_fails)
+    watching = Watching([resources(("team-a",)), pool("prod", "hapax-broker")], lambda plural, kind, body: None)
+    watching.start()
+    assert all(all_of.acquire(timeout=5) for _ in range(4))
+    watching.restart()
+    assert all(all_of.acquire(timeout=5) for _ in range(2))
+    watching.close()
+    assert begun == ["team-a", "prod"] * 3

@@ -311,14 +311,16 @@ class ElectLeadersResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[PartitionResult, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class SetReplicationRequest(_message.Message):
-    __slots__ = ("drain", "undrain", "bytes_per_second")
+    __slots__ = ("drain", "undrain", "bytes_per_second", "drained_by")
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     UNDRAIN_FIELD_NUMBER: _ClassVar[int]
     BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_BY_FIELD_NUMBER: _ClassVar[int]
     drain: _containers.RepeatedScalarFieldContainer[int]
     undrain: _containers.RepeatedScalarFieldContainer[int]
     bytes_per_second: int
-    def __init__(self, drain: _Optional[_Iterable[int]] = ..., undrain: _Optional[_Iterable[int]] = ..., bytes_per_second: _Optional[int] = ...) -> None: ...
+    drained_by: str
+    def __init__(self, drain: _Optional[_Iterable[int]] = ..., undrain: _Optional[_Iterable[int]] = ..., bytes_per_second: _Optional[int] = ..., drained_by: _Optional[str] = ...) -> None: ...
 
 class SetReplicationResponse(_message.Message):
     __slots__ = ("error", "reason")

@@ -1,0 +1,149 @@
+"""Compares what the watches reported with what the API server has.
+
+A watch may be dead without an error: its connection is gone and no packet says so, the server hangs, or kopf has
+stopped to read. And no watch reports what was deleted while it was interrupted. So the metadata of all resources is
+listed every half minute. What the watches should have reported long since is reconciled, and the process is not ready
+until a list shows that nothing is missed. Watches that miss something twice in a row are made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from hapax.runtime import supervision, telemetry
+from hapax.runtime.ports import Randomness, Task
+from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
+from hapax_operator.metrics import MISSED
+from hapax_operator.resources import GROUP, VERSION, WATCHED, Meta, Ref
+
+log = telemetry.logger("sweep")
+
+_EVERY_S: Final = 30.0
+_LIST_EVERY_S: Final = 5.0
+"""With many namespaces: the API server has other users."""
+_LATE_S: Final = 10.0
+"""A watch that has not reported a change after this time has missed it."""
+_UNANSWERED_S: Final = 60.0
+
+
+class Known(Protocol):
+    """What the watches of these kinds reported, and who is told."""
+
+    def metas(self, plural: str) -> Iterable[Meta]: ...
+
+    def meta(self, ref: Ref) -> Meta | None: ...
+
+    def seen(self, plural: str, body: Mapping[str, Any]) -> None: ...
+
+    def gone(self, ref: Ref, uid: str) -> None: ...
+
+
+class WatchSweep:
+    """Runs from `start()` to `close()`, while this process leads. `restart` makes the watches again."""
+
+    def __init__(
+        self, api: KubeApi, random: Randomness, namespaces: Sequence[str], known: Known, restart: Callable[[], None],
+        metrics: telemetry.Metrics,
+    ) -> None:
+        self._api = api
+        self._random = random
+        self._namespaces = namespaces
+        self._known = known
+        self._restart = restart
+        self._count = metrics.counter(MISSED)
+        self._missing = 0
+        self._answered = 0.0
+        """Time of the loop."""
+        self._every_s = max(_EVERY_S, _LIST_EVERY_S * max(1, len(namespaces)) * len(WATCHED))
+        self._unreadable: dict[Ref, str] = {}
+        """Resource that cannot be read -> its version."""
+        self._task: Task | None = None
+
+    def start(self) -> None:
+        self._answered = asyncio.get_running_loop().time()
+        self._task = supervision.every(self._every_s, self.look, "watch-sweep", self._random)
+
+    async def close(self) -> None:
+        await supervision.end(self._task)
+
+    def ready(self) -> str:
+        """Why the resources are not reconciled; empty: they are."""
+        silent = asyncio.get_running_loop().time() - self._answered
+        if silent > self._every_s + _UNANSWERED_S:
+            return f"the API server has listed no resources for {silent:.0f} s"
+        if self._missing:
+            return f"the watches of the API server missed {self._missing} changes of resources"
+        return ""
+
+    async def look(self) -> None:
+        try:
+            suspects = await self._differences()
+            if suspects:
+                await asyncio.sleep(_LATE_S)
+            missed = [ref for ref, uid in suspects.items() if await self._missed(ref, uid)]
+        except (KubeUnavailable, KubeRefused) as error:
+            log.warning("the resources cannot be listed", error=error)
+            return
+        self._answered = asyncio.get_running_loop().time()
+        again = bool(missed and self._missing)
+        self._missing = len(missed)
+        if missed:
+            self._count.add(len(missed))
+            log.error("the watches missed changes", resources=", ".join(map(str, missed[:5])), made_again=again)
+        if again:
+            self._restart()
+
+    async def _differences(self) -> dict[Ref, Meta | None]:
+        """The resources that the watches have reported differently, or not yet, with what they reported."""
+        found: dict[Ref, Meta | None] = {}
+        for plural in WATCHED:
+            for namespace in self._namespaces or ("",):
+                within = f"namespaces/{namespace}/" if namespace else ""
+                listed = await self._api.outline(f"/apis/{GROUP}/{VERSION}/{within}{plural}")
+                known = {each.ref: each for each in self._known.metas(plural)
+                         if not namespace or each.ref.namespace == namespace}
+                found |= different(plural, listed, known)
+        return found
+
+    async def _missed(self, ref: Ref, before: Meta | None) -> bool:
+        """Whether the resource is still known as before and is different; then it is reported as by a watch."""
+        known = self._known.meta(ref)
+        if known != before:
+            return False
+        body = await self._api.get(ref)
+        if body is None:
+            if known is not None:
+                self._known.gone(ref, known.uid)
+            return known is not None
+        metadata = body["metadata"]
+        if not _differs(metadata, known) or self._unreadable.get(ref) == metadata["resourceVersion"]:
+            return False
+        self._known.seen(ref.plural, body)
+        if self._known.meta(ref) is None:
+            self._unreadable[ref] = metadata["resourceVersion"]
+            return False
+        return True
+
+
+def different(
+    plural: str, listed: Iterable[Mapping[str, Any]], known: Mapping[Ref, Meta]
+) -> dict[Ref, Meta | None]:
+    """`listed`: the metadata of all resources of this kind. `known`: the same as the watches reported it."""
+    found: dict[Ref, Meta | None] = {}
+    here = set()
+    for metadata in listed:
+        ref = Ref(plural, metadata["namespace"], metadata["name"])
+        here.add(ref)
+        if _differs(metadata, known.get(ref)):
+            found[ref] = known.get(ref)
+    return found | {ref: meta for ref, meta in known.items() if ref not in here}
+
+
+def _differs(metadata: Mapping[str, Any], known: Meta | None) -> bool:
+    """Whether the watch is behind. It may be ahead: it reported a change after the list was made."""
+    if known is None or metadata["uid"] != known.uid:
+        return True
+    version = str(metadata.get("resourceVersion", ""))
+    return version.isdigit() and known.version.isdigit() and int(known.version) < int(version)

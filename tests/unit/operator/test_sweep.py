@@ -1,0 +1,138 @@
+"""What the watches missed is found by listing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from hapax.runtime import telemetry
+from hapax_operator import sweep
+from hapax_operator.api import KubeUnavailable
+from hapax_operator.resources import TOPICS, Meta, Ref
+from hapax_operator.sweep import WatchSweep, different
+
+REF = Ref(TOPICS, "team", "orders")
+
+
+def metadata(version: int = 1, uid: str = "1", name: str = "orders") -> dict[str, Any]:
+    return {"namespace": "team", "name": name, "uid": uid, "resourceVersion": str(version)}
+
+
+def meta(version: int = 1, uid: str = "1", ref: Ref = REF) -> Meta:
+    return Meta(ref=ref, uid=uid, generation=1, created="2026-01-01T00:00:00Z", version=str(version))
+
+
+@pytest.mark.parametrize(("listed", "known", "found"), [
+    (metadata(2), meta(2), False), (metadata(2), meta(3), False), (metadata(3), meta(2), True),
+    (metadata(3), None, True), (None, meta(2), True), (metadata(2, uid="2"), meta(3), True),
+])
+def test_a_watch_may_be_ahead_of_a_list_but_not_behind(listed: Any, known: Meta | None, found: bool) -> None:
+    made = different(TOPICS, [listed] if listed else [], {REF: known} if known else {})
+    assert made == ({REF: known} if found else {})
+
+
+class World:
+    """An API server, and what its watches reported."""
+
+    def __init__(self) -> None:
+        self.stored: dict[Ref, dict[str, Any]] = {}
+        self.known: dict[Ref, Meta] = {}
+        self.restarts = 0
+        self.away = False
+        self.readable = True
+
+    async def outline(self, path: str) -> list[Mapping[str, Any]]:
+        if self.away:
+            raise KubeUnavailable
+        return list(self.stored.values()) if path.endswith(TOPICS) else []
+
+    async def get(self, ref: Ref) -> Mapping[str, Any] | None:
+        found = self.stored.get(ref)
+        return None if found is None else {"metadata": found}
+
+    def metas(self, plural: str) -> Iterable[Meta]:
+        return list(self.known.values()) if plural == TOPICS else []
+
+    def meta(self, ref: Ref) -> Meta | None:
+        return self.known.get(ref)
+
+    def seen(self, plural: str, body: Mapping[str, Any]) -> None:
+        if self.readable:
+            self.known[REF] = meta(int(body["metadata"]["resourceVersion"]), body["metadata"]["uid"])
+
+    def gone(self, ref: Ref, uid: str) -> None:
+        assert self.known.pop(ref).uid == uid
+
+    def restart(self) -> None:
+        self.restarts += 1
+
+    def sweep(self, monkeypatch: pytest.MonkeyPatch) -> WatchSweep:
+        monkeypatch.setattr(sweep, "_LATE_S", 0.0)
+        world: Any = self
+        return WatchSweep(world, random.Random(1), (), world, self.restart, telemetry.Metrics())
+
+
+async def test_a_missed_change_is_reported_and_the_process_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    made = world.sweep(monkeypatch)
+    made.start()
+    world.stored[REF] = metadata(2)
+    await made.look()
+    assert world.known[REF] == meta(2) and "missed 1 changes" in made.ready() and not world.restarts
+    world.stored[REF] = metadata(3)
+    await made.look()
+    assert world.known[REF] == meta(3) and world.restarts == 1
+    await made.look()
+    assert made.ready() == "" and world.restarts == 1
+    del world.stored[REF]
+    await made.look()
+    assert not world.known and made.ready()
+    await made.close()
+
+
+async def test_a_change_that_the_watch_reports_in_time_is_none_of_its_concern(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    made = world.sweep(monkeypatch)
+    made.start()
+    world.stored[REF] = metadata(2)
+
+    async def reports(seconds: float) -> None:
+        world.known[REF] = meta(2)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "sleep", reports)
+        await made.look()
+    assert made.ready() == ""
+    await made.close()
+
+
+async def test_a_resource_that_cannot_be_read_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.readable = False
+    made = world.sweep(monkeypatch)
+    made.start()
+    world.stored[REF] = metadata(2)
+    for _ in range(3):
+        await made.look()
+        assert made.ready() == ""
+    await made.close()
+
+
+async def test_a_server_that_does_not_answer_makes_it_unready(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.away = True
+    made = world.sweep(monkeypatch)
+    made.start()
+    await made.look()
+    assert made.ready() == ""
+    monkeypatch.setattr(sweep, "_UNANSWERED_S", -1000.0)
+    assert "listed no resources for" in made.ready()
+    world.away = False
+    monkeypatch.setattr(sweep, "_UNANSWERED_S", 60.0)
+    await made.look()
+    assert made.ready() == ""
+    await made.close()
