@@ -159,7 +159,7 @@ class KubeApi:
     async def outline(self, collection: str) -> list[Mapping[str, Any]]:
         """The metadata of all objects of a collection."""
         found = await self._call("GET", collection, accept=_OUTLINE)
-        return [each["metadata"] for each in found["items"]]
+        return [each["metadata"] for each in found["items"] or ()]
 
     async def end(self, path: str, uid: str) -> None:
         """Deletes the object of this uid, with its own grace period. Not an error if it no longer exists."""

@@ -2,7 +2,7 @@
 
 A watch may be dead without an error: its connection is gone and no packet says so, the server hangs, or kopf has
 stopped to read. And no watch reports what was deleted while it was interrupted. So the metadata of all resources is
-listed every half minute. What the watches should have reported long since is reconciled, and the process is not ready
+listed every 20 seconds. What the watches should have reported long since is reconciled, and the process is not ready
 until a list shows that nothing is missed. Watches that miss something twice in a row are made again.
 """
 
@@ -20,12 +20,12 @@ from hapax_operator.resources import GROUP, VERSION, WATCHED, Meta, Ref
 
 log = telemetry.logger("sweep")
 
-_EVERY_S: Final = 30.0
+_EVERY_S: Final = 20.0
 _LIST_EVERY_S: Final = 5.0
 """With many namespaces: the API server has other users."""
 _LATE_S: Final = 10.0
 """A watch that has not reported a change after this time has missed it."""
-_UNANSWERED_S: Final = 60.0
+_UNANSWERED_S: Final = 30.0
 
 
 class Known(Protocol):

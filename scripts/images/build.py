@@ -56,8 +56,8 @@ WHEELS: Final = (
 )  # fmt: skip
 GENERATED: Final = tuple(
     f"kubernetes/{part}client/{kind}/[a-z]*.py" for part in ("", "aio/") for kind in ("api", "models"))
-"""The typed APIs and models of the Kubernetes client: 124 of its 126 MB. It loads them when they are first used, and the
-operator uses none (tests/unit/operator/test_pruned_client.py)."""
+"""The typed APIs and models of the Kubernetes client: 124 of its 126 MB. It loads them when they are first used, and
+the operator uses none (tests/unit/operator/test_pruned_client.py)."""
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SPARK_HOME: Final = "/opt/hapax/pyspark"
 SPARK_ENVIRONMENT: Final = (

@@ -5,6 +5,7 @@ There is no kubelet here, so the test does what it would: it ends a broker whose
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,11 @@ import yaml
 from conftest import end_cluster, start_cluster
 from hapax.client import NewTopic
 from hapax.client.blocking import Admin
+from hapax.codec.metadata import DrainingRecord, Keys
+from hapax.core.types import NodeId
 from hapax.local.cluster import LocalCluster
+from hapax.runtime.etcd import EtcdStore
+from hapax.runtime.ports import Put
 from hapax_kube.api import ApiError, KubeApi
 from hapax_kube.operator import Namespace, OperatorProcess
 from integration.waiting import wait_until
@@ -169,6 +174,32 @@ def test_an_operator_that_is_killed_while_brokers_leave_goes_on(
     release.scale(3)
     release.until("True", "AsDescribed")
     admin.delete_topics(["orders"])
+
+
+def test_a_pool_that_is_made_again_takes_the_live_number_and_ends_the_former_one_s_drains(
+    release: Release, hapax: LocalCluster
+) -> None:
+    release.operator.kill()
+    state = hapax.status()
+
+    async def drain() -> None:
+        """Marks broker 2 as the former pool did."""
+        store, key = EtcdStore([f"127.0.0.1:{state.process('etcd').port}"]), Keys(state.cluster_id).draining(NodeId(2))
+        try:
+            await store.txn([], [Put(key, DrainingRecord(0, "BrokerPool").encode())])
+        finally:
+            await store.close()
+
+    asyncio.run(drain())
+    release.namespace.delete(POOLS, NAME)
+    wait_until(lambda: not release.namespace.exists(POOLS, NAME), "end of the pool", 30)
+    release.api.patch(release.path(), {"metadata": {"annotations": {"hapax.dev/replicas": "5"}}})
+    release.operator = release.started()
+    wait_until(lambda: release.namespace.exists(POOLS, NAME), "pool of the live number", 60)
+    release.until("True", "AsDescribed")
+    assert release.replicas() == release.namespace.get(POOLS, NAME)["spec"]["replicas"] == 3
+    assert "Released" in release.namespace.events()
+    assert release.namespace.get(POOLS, NAME)["status"]["leaving"] == []
 
 
 def test_nobody_else_changes_the_statefulset_s_replicas(release: Release) -> None:

@@ -6,13 +6,16 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.transaction.policy import TransactionPolicy
 from hapax.runtime import telemetry
 from hapax.runtime.clock import SystemClock
+from hapax.runtime.cluster import Changes
 from hapax_operator.conditions import Condition, Note
 from hapax_operator.plan_producer import ProducerSeen
 from hapax_operator.plan_topic import Grow, TopicPlan
@@ -124,6 +127,21 @@ async def test_the_policy_of_a_resource_that_was_made_again_unseen_is_taken_back
         await queued(made)
         made.seen(PRODUCERS, loader("2"))
         assert await queued(made) == {PolicyUid("1"), LOADER}
+
+
+async def test_a_policy_that_is_stored_while_its_resource_goes_is_looked_at_again() -> None:
+    """The look at the policy of the resource that is gone came before the store had the policy."""
+    class Stored(View):
+        policies: Any = SimpleNamespace(get=lambda uid: SimpleNamespace(policy=TransactionPolicy(uid=uid)))
+
+        def topic_by_id(self, _: Any) -> None: ...
+
+    async with reconciler() as made:
+        made._view = Stored()  # type: ignore[assignment]
+        changes = Changes()
+        changes.policies["1"] = None
+        made._changed(changes)
+        assert PolicyUid("1") in made._queue._timers
 
 
 async def test_a_look_that_is_cancelled_from_within_is_due_again() -> None:
