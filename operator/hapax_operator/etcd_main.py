@@ -15,12 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import kopf
-
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.clock import SystemClock
 from hapax.runtime.process_metrics import observe_process
-from hapax_operator.api import KubeApi, login
+from hapax_operator.api import KubeApi, NoApiServer, login
 from hapax_operator.etcd_keeper import EtcdKeeper
 from hapax_operator.etcd_observe import BadSpec, Spec, parse_spec
 
@@ -48,9 +46,9 @@ async def _keep(spec: Spec, http: str) -> int:
     metrics = telemetry.Metrics()
     observe_process(metrics)
     try:
-        api = KubeApi(login())
+        api = KubeApi(await login())
         await api.start()
-    except (kopf.LoginError, OSError, ValueError, KeyError) as error:
+    except (NoApiServer, OSError, ValueError) as error:
         log.error(f"cannot find the API server: {error}")
         return 1
     keeper = EtcdKeeper(spec, api, SystemClock(), random.SystemRandom(), metrics)

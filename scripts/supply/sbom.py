@@ -38,7 +38,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from scripts.images.requirements import BELOW, IMAGES, LOCK, NOT_NEEDED, ROOT
+from scripts.images.requirements import BELOW, IMAGES, LOCK, ROOT
 from scripts.supply.pins import python_pins
 
 OURS: Final = "hapaxlog"
@@ -207,7 +207,7 @@ def _closure(extras: Iterable[str]) -> set[str]:
     waiting = sorted({*_needs(OURS, extras)})
     while waiting:
         name = waiting.pop()
-        if name not in found | NOT_NEEDED:
+        if name not in found:
             found.add(name)
             waiting += sorted(_needs(name))
     return found

@@ -67,19 +67,20 @@ def ready(body: dict) -> bool:  # type: ignore[type-arg]
                for each in body.get("status", {}).get("conditions", ()))
 
 
-def measure_topics(namespace: Namespace, operator: OperatorProcess) -> None:
+def measure_topics(namespace: Namespace, operator: OperatorProcess, name: str = "operator") -> None:
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda index: namespace.topic(f"bench-{index:04}", partitions=1), range(TOPICS)))
     before = requests(namespace.api)
     began = time.monotonic()
     operator.start()
     reconciled(namespace, TOPICS)
-    record("operator_reconcile_topics", time.monotonic() - began, "s", at_most=60.0)
-    made = {name: count - before.get(name, 0) for name, count in requests(namespace.api).items()}
+    record(f"{name}_reconcile_topics", time.monotonic() - began, "s", at_most=60.0)
+    made = {what: count - before.get(what, 0) for what, count in requests(namespace.api).items()}
     print(f"    {made}", flush=True)
     time.sleep(SETTLE_S)
-    record("operator_memory", operator.resident_mb(), "MB", at_most=150.0)
-    record("operator_requests_at_rest", rate(namespace.api, REST_S), "1/s", at_most=1.0)
+    record(f"{name}_cpu", operator.processor_s(), "CPU-s")
+    record(f"{name}_memory", operator.resident_mb(), "MB", at_most=150.0)
+    record(f"{name}_requests_at_rest", rate(namespace.api, REST_S), "1/s", at_most=1.0)
 
 
 async def write_meanwhile(bootstrap: str, names: list[str], stop: asyncio.Event) -> None:

@@ -1,9 +1,9 @@
-"""The operator with kopf's own shell for the Topics: handlers, an index, finalizers, retries, statuses and events are
-kopf's. Only for `bench_kopf_shell`, which measures it beside the operator's shell.
+"""The operator with kopf's own shell for the Topics: handlers, an index, finalizers, retries, statuses and events.
 
-`KOPF_SHELL`: `handlers` (create, update and resume through one function, which asks again until the topic is as
-described) or `daemons` (one daemon for each Topic, woken by changes of the cluster). observe, plan and apply are the
-operator's.
+Only for `kopf_shells`, which measures it beside the operator's shell (docs/decisions/kubernetes-libraries.md).
+The environment's `KOPF_SHELL`: `handlers` (create, update and resume through one function, which is retried until the
+topic is as described) or `daemons` (one daemon for each Topic, woken by changes of the cluster). The operator observes,
+plans and applies.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from hapax_operator.plan_topic import plan
 from hapax_operator.reconciler import Reconciler
 from hapax_operator.resources import DELETE, GROUP, TOPICS, VERSION, TopicResource, read_topic
 from hapax_operator.status import difference
+from hapax_operator.sweep import WatchSweep
 
 _AGAIN_S = 1.0
 _DAEMONS = os.environ.get("KOPF_SHELL") == "daemons"
@@ -143,8 +144,8 @@ def install() -> None:
             shell.kopf_loop = asyncio.get_running_loop()
         await former_watch(self)
 
-    def register(self: Any, registry: kopf.OperatorRegistry, plural: str) -> None:
-        if plural == TOPICS:
+    def register(self: Any, registry: kopf.OperatorRegistry, kind: tuple[str, str, str]) -> None:
+        if kind[2] == TOPICS:
             shells[0].register(registry)
 
     former_settings: Callable[[], kopf.OperatorSettings] = kopf.OperatorSettings
@@ -161,6 +162,7 @@ def install() -> None:
     Reconciler.start = start  # type: ignore[method-assign]
     watching.Watching._watch = watch  # type: ignore[method-assign]
     watching.Watching._register = register  # type: ignore[method-assign]
+    WatchSweep.start = lambda self: None  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ RECORDS: dict[etcd.KeyKind, Any] = {
     "acl": etcd.AclRecord, "scram_credential": etcd.ScramCredentialRecord, "scram_secret": etcd.ScramSecretRecord,
     "quota": etcd.QuotaRecord,
 }  # fmt: skip
-"""By the kind of key. Of `draining` the JSON is kept: only its key was read before v18."""
+"""By the kind of key. Of `draining` the JSON is kept: only its key was read before v19."""
 
 
 def versions() -> list[Path]:

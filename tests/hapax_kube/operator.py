@@ -139,6 +139,12 @@ class OperatorProcess:
     def log(self) -> str:
         return (self.folder / "operator.log").read_text(errors="replace")
 
+    def processor_s(self) -> float:
+        """Processor time that it has used so far."""
+        assert self.process is not None
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def resident_mb(self) -> float:
         assert self.process is not None
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
