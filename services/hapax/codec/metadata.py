@@ -448,8 +448,7 @@ class DrainingRecord:
     """Exists while a broker is being drained: its partitions move away, and it gets no new ones."""
 
     since_ms: int
-    by: str = ""
-    """What drains it; empty: a person."""
+    by: str = ""  # what drains it; empty: a person
 
     def encode(self) -> bytes:
         return _encode({"since": self.since_ms} | ({"by": self.by} if self.by else {}))
