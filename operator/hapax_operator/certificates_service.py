@@ -130,7 +130,7 @@ class Keeper:
         return await self._api.replace(f"{self._secrets}/{name}", body)
 
     async def _roll(self, state: _State, roll: RollEtcd, workload: str) -> None:
-        """Its pods are replaced one after the other, each when the former one is ready."""
+        """Its pods are replaced by the keeper of etcd, one after the other."""
         assert state.etcd is not None
         mark = {"metadata": {"annotations": {TRUSTED: ",".join(sorted(roll.trusted))}}}
         if await self._api.merge(f"{self._workloads}/{workload}", {
@@ -271,8 +271,8 @@ def etcd_seen(workload: Mapping[str, Any]) -> EtcdSeen:
     status, wanted = workload.get("status") or {}, workload["spec"].get("replicas", 1)
     settled = (
         status.get("observedGeneration") == workload["metadata"].get("generation")
-        and status.get("currentRevision") == status.get("updateRevision")
-        and wanted == status.get("replicas", 0) == status.get("readyReplicas", 0))
+        # The current revision stays the former one: its keeper replaces the pods, not the StatefulSet's own update.
+        and wanted == status.get("replicas", 0) == status.get("readyReplicas", 0) == status.get("updatedReplicas", 0))
     return EtcdSeen(None if marked is None else frozenset(filter(None, marked.split(","))), settled)
 
 

@@ -7,7 +7,8 @@ the API server name the version that was read, and changes of members name ids t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -67,6 +68,7 @@ from hapax_operator.plan_etcd import (
     SetReplicas,
     Step,
     plan,
+    quorum,
 )
 from hapax_operator.plan_etcd_care import (
     AlarmSeen,
@@ -75,11 +77,13 @@ from hapax_operator.plan_etcd_care import (
     CareStep,
     Defragment,
     Disarm,
-    HandOver,
     Prune,
     TakeSnapshot,
     plan_care,
 )
+from hapax_operator.plan_etcd_care import HandOver as Yield
+from hapax_operator.plan_roll import DeletePod, HandOver, RollSeen, described, ordinals_of, plan_roll
+from hapax_operator.plan_roll import pods_of as roll_pods
 from hapax_operator.status import StatusWriter
 from hapax_operator.workloads import Reporter, WorkloadResource, workload_for
 
@@ -163,7 +167,8 @@ class EtcdKeeper:
         planned = plan(found.seen)
         care_seen, alarms = await self._care_seen(planned, found)
         cared = plan_care(self._spec.care, care_seen, self._now())
-        await self._tell(workload, found, planned, cared)
+        rolled = plan_roll(self._roll_seen(planned, found, workload.paused))
+        await self._tell(workload, found, planned, [*cared.conditions, rolled.rolled])
         self._measure(found, planned, care_seen, cared)
         if workload.paused:
             return _LATER_S
@@ -172,10 +177,14 @@ class EtcdKeeper:
             self._counts[ETCD_STEPS].add()
             await self._take(planned.step, found)
             return 0.0 if isinstance(planned.step, Permit | Remember | NoteRemoved) else _SOON_S
+        if rolled.step is not None:
+            log.info(rolled.rolled.message)
+            await self._roll(rolled.step, found)
+            return _SOON_S
         if cared.step is not None:
             await self._care(cared.step, found, alarms)
             return _SOON_S
-        return min(_LATER_S, cared.wait_s) if planned.settled else _SOON_S
+        return min(_LATER_S, cared.wait_s) if planned.settled and rolled.rolled.status == "True" else _SOON_S
 
     def _now(self) -> int:
         return self._clock.now_ms() // 1000
@@ -321,7 +330,7 @@ class EtcdKeeper:
                 log.info("a member is defragmented", member=member)
                 await client.defragment(self._endpoint_of(member, found))
                 self._counts[ETCD_DEFRAGMENTED].add()
-            case HandOver(leader, to):
+            case Yield(leader, to):
                 await self._move(leader, to, found)
             case Disarm(alarm):
                 log.info("there is space again, so the alarm ends", member=alarm.member)
@@ -347,11 +356,38 @@ class EtcdKeeper:
         self._snapshot_failed_at = 0
         log.info("a snapshot was taken", path=path, bytes=size)
 
+    # --- new revisions of the pods
+
+    def _roll_seen(self, planned: Plan, found: Look, paused: bool) -> RollSeen:
+        voters = [each for each in found.seen.members if not each.learner]
+        healthy = sum(each.healthy for each in voters)
+        needed = {}
+        if len(voters) > 1 and healthy - 1 < quorum(len(voters)):
+            needed = {each.ordinal: "the others have no quorum" for each in voters if each.healthy}
+        leader = next((each.ordinal for each in voters if each.leader and len(voters) > 1), None)
+        serving = {each.ordinal for each in found.seen.members if each.healthy}
+        now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
+        return RollSeen(
+            described(found.stateful_set), ordinals_of(found.stateful_set),
+            roll_pods(found.stateful_set, found.pods.values(), now, needed, serving, leader),
+            "" if planned.settled else planned.ready.message, paused)
+
+    async def _roll(self, step: DeletePod | HandOver, found: Look) -> None:
+        match step:
+            case DeletePod(name, uid):
+                await self._api.end(f"/api/v1/namespaces/{self._spec.namespace}/pods/{name}", uid)
+            case HandOver():
+                voters = [each for each in found.seen.members if each.healthy and not each.learner]
+                leader, heir = (next(each for each in voters if each.leader is leads) for leads in (True, False))
+                await self._move(leader.id, heir.id, found)
+
     # --- tell
 
-    async def _tell(self, workload: WorkloadResource, found: Look, planned: Plan, cared: CarePlan) -> None:
+    async def _tell(
+        self, workload: WorkloadResource, found: Look, planned: Plan, others: Sequence[Condition]
+    ) -> None:
         seen = found.seen
-        conditions = [planned.ready, *cared.conditions]
+        conditions = [planned.ready, *others]
         if workload.paused:
             why = "nothing is changed while hapax.dev/pause is set"
             conditions.append(Condition("Paused", "True", "Annotated", why))

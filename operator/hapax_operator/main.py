@@ -1,7 +1,9 @@
-"""`python -m hapax_operator.main [--namespace NAME ...] [--brokers NAMESPACE/STATEFULSET] [--access FILE]
-[--client-config FILE] [--spark-account NAME] [--config FILE] [--set name=value ...]`: one operator.
+"""`python -m hapax_operator.main [--namespace NAME ...] [--brokers NAMESPACE/STATEFULSET]
+[--coordinators NAMESPACE/STATEFULSET] [--access FILE] [--client-config FILE] [--spark-account NAME] [--config FILE]
+[--set name=value ...]`: one operator.
 
-Without `--namespace`, it reconciles all namespaces. Without `--brokers`, it does not manage the number of brokers.
+Without `--namespace`, it reconciles all namespaces. It manages the number of brokers that `--brokers` names, and
+replaces the pods of both StatefulSets, which are in one namespace, when their description changes.
 `--access` says what namespaces may own and how clients reach the cluster (`access_file`); without it, every namespace
 may own everything. `--client-config` has settings of a client, by which the operator itself reaches the listeners for
 clients. `--spark-account` is the service account of Spark jobs that name none. The other options are those of a
@@ -34,9 +36,10 @@ def main(argv: Sequence[str]) -> int:
             return 2
     clients = "".join(_taken(rest, "--client-config")[-1:])
     account = "".join(_taken(rest, "--spark-account")[-1:]) or DEFAULT_ACCOUNT
+    coordinators = "".join(_taken(rest, "--coordinators")[-1:])
     return run(rest, "controller", partial(
         start, namespaces=namespaces, brokers="".join(brokers[-1:]), access=access, client_config=clients,
-        spark_account=account))
+        spark_account=account, coordinators=coordinators))
 
 
 def _taken(words: list[str], option: str) -> list[str]:

@@ -30,6 +30,7 @@ from hapax_operator.leadership import lead
 from hapax_operator.metrics import LEADING
 from hapax_operator.reconciler import Reconciler
 from hapax_operator.resources import POOLS, USERS, Meta, Ref
+from hapax_operator.rolls import BROKER, COORDINATOR, Rolled, RollKeeper
 from hapax_operator.spark_resource import DEFAULT_ACCOUNT
 from hapax_operator.sweep import WatchSweep
 from hapax_operator.users import ClusterAccess, UserReconciler
@@ -47,7 +48,7 @@ class OperatorService:
     def __init__(
         self, controller: ControllerService, ports: Ports, namespaces: Sequence[str], metrics: telemetry.Metrics,
         on_lost: Callable[[str], None], brokers: str, access: ClusterAccess,
-        client: Mapping[str, str], spark_account: str,
+        client: Mapping[str, str], spark_account: str, rolled: Sequence[Rolled] = (), least_in_sync: int = 1,
     ) -> None:
         self._controller = controller
         self._ports = ports
@@ -56,6 +57,8 @@ class OperatorService:
         self._access = access
         self._client = client
         self._spark_account = spark_account
+        self._rolled = rolled
+        self._least_in_sync = least_in_sync
         self._metrics = metrics
         self._on_lost = on_lost
         self._leading = metrics.gauge(LEADING)
@@ -63,6 +66,7 @@ class OperatorService:
         self._reconciler: Reconciler | None = None
         self._users: UserReconciler | None = None
         self._pool: BrokerReconciler | None = None
+        self._rolls: RollKeeper | None = None
         self._watching: Watching | None = None
         self._sweep: WatchSweep | None = None
         self._reign: Task | None = None
@@ -90,6 +94,8 @@ class OperatorService:
             await self._users.close()
         if self._pool is not None:
             await self._pool.close()
+        if self._rolls is not None:
+            await self._rolls.close()
         if self._api is not None:
             await self._api.close()
         await self._controller.close()
@@ -116,6 +122,11 @@ class OperatorService:
                 view, administration, api, self._ports.clock, self._ports.random, namespace, name,
                 self._ports.metadata)
             self._pool.start()
+        if self._rolled:
+            self._rolls = RollKeeper(
+                view, api, self._ports.clock, self._ports.random, self._ports.metadata,
+                self._brokers.partition("/")[0], self._rolled, self._least_in_sync)
+            self._rolls.start()
         loop, told = asyncio.get_running_loop(), Reconcilers(reconciler, users, self._pool)
 
         def seen(plural: str, kind: str | None, body: Mapping[str, Any]) -> None:
@@ -183,11 +194,12 @@ async def start(
     ports: Ports, settings: Settings, *, on_lost: Callable[[str], None], http_address: str = "",
     metrics: telemetry.Metrics | None = None, namespaces: Sequence[str] = (), brokers: str = "",
     access: AccessFile = _ONE_TENANT, client_config: str = "",
-    spark_account: str = DEFAULT_ACCOUNT,
+    spark_account: str = DEFAULT_ACCOUNT, coordinators: str = "",
 ) -> OperatorService:
     """Returns when the controller is a candidate. `brokers`: namespace/name of the StatefulSet whose `replicas` it
-    sets. `client_config`: a file of client settings. `spark_account`: of Spark jobs that name no service
-    account. Raises SettingsError for that file, and the errors of
+    sets, and whose pods it replaces; `coordinators`: another one of that namespace whose pods it replaces.
+    `client_config`: a file of client settings. `spark_account`: of Spark jobs that name no service account. Raises
+    SettingsError for that file, and the errors of
     `hapax.controller.service.start`."""
     metrics = metrics or telemetry.Metrics()
     client = _read_client(client_config) if client_config else {}
@@ -196,7 +208,9 @@ async def start(
     reserved = principals_of(settings.super_users) | principals_of(settings.node_principals)
     service = OperatorService(controller, ports, namespaces, metrics, on_lost, brokers, ClusterAccess(
         replace(access, policy=access.policy.reserving(reserved)), bool(settings.authorizer_class_name),
-        PrincipalRules(settings.ssl_principal_mapping_rules)), client, spark_account)
+        PrincipalRules(settings.ssl_principal_mapping_rules)), client, spark_account,
+        [Rolled(each.partition("/")[2], role)
+         for each, role in ((brokers, BROKER), (coordinators, COORDINATOR)) if each], settings.min_insync_replicas)
     service.start()
     return service
 

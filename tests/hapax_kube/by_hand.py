@@ -195,8 +195,8 @@ class ByHand:
         body = self.api.get(path)
         wanted = body["spec"]["replicas"]
         self.api.patch(f"{path}/status", {"status": {
-            "observedGeneration": body["metadata"]["generation"], "replicas": wanted, "currentRevision": "b",
-            "readyReplicas": wanted if settled else 0, "updateRevision": "b"}})
+            "observedGeneration": body["metadata"]["generation"], "replicas": wanted, "currentRevision": "a",
+            "readyReplicas": wanted, "updatedReplicas": wanted if settled else 0, "updateRevision": "b"}})
 
     def etcd_mark(self) -> str | None:
         path = f"/apis/apps/v1/namespaces/{self.namespace}/statefulsets/{self.release}-etcd"

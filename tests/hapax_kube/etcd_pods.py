@@ -9,6 +9,7 @@ volume is a folder by the uid of its claim.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -63,6 +64,8 @@ class EtcdPods:
         self.pods: dict[str, _Pod] = {}
         self.tls = folder / "tls"
         """What the Secret of etcd holds."""
+        self.ended: list[str] = []
+        """Names of pods that were deleted, in order."""
         self.held: set[str] = set()
         """Names of pods that are not started, as if no machine could run them."""
 
@@ -103,8 +106,8 @@ class EtcdPods:
     # --- steps
 
     def tick(self) -> None:
-        body = self.api.get(self._set)
         present = {each["metadata"]["name"]: each for each in self._listed()}
+        body = self._described(self.api.get(self._set), present)
         for name, pod in present.items():
             known = self.pods.get(name)
             if known is not None and known.uid != pod["metadata"]["uid"]:
@@ -112,6 +115,7 @@ class EtcdPods:
                 del self.pods[name]
             ordinal = int(name.rpartition("-")[2])
             if ordinal >= body["spec"]["replicas"] or "deletionTimestamp" in pod["metadata"]:
+                self.ended.append(name)
                 self._gone(name, pod["metadata"]["uid"])
         for ordinal in range(body["spec"]["replicas"]):
             name = f"{self.name}-{ordinal}"
@@ -119,6 +123,22 @@ class EtcdPods:
                 self._make(body, name)
             elif "deletionTimestamp" not in present[name]["metadata"] and name not in self.held:
                 self._run(present[name], ordinal)
+
+    def _described(self, body: dict[str, Any], present: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """Its status, as its controller writes it."""
+        template = json.dumps(body["spec"]["template"], sort_keys=True)
+        revision = f"{self.name}-{hashlib.sha256(template.encode()).hexdigest()[:10]}"
+        of = [each["metadata"]["labels"]["controller-revision-hash"] for each in present.values()]
+        ready = sum(pod.status is not None and pod.status["conditions"][0]["status"] == "True"
+                    for pod in self.pods.values())
+        status = {
+            "observedGeneration": body["metadata"]["generation"], "replicas": len(present), "readyReplicas": ready,
+            "updatedReplicas": of.count(revision), "updateRevision": revision}
+        known = body.get("status") or {}
+        if {each: known.get(each, 0) for each in status} == status:
+            return body
+        found: dict[str, Any] = self.api.patch(f"{self._set}/status", {"status": status})
+        return found
 
     def close(self) -> None:
         for pod in self.pods.values():
@@ -134,7 +154,7 @@ class EtcdPods:
     def _make(self, body: Mapping[str, Any], name: str) -> None:
         template, metadata = body["spec"]["template"], body["metadata"]
         labels = template["metadata"]["labels"]
-        revision = (body.get("status") or {}).get("updateRevision", "first")
+        revision = body["status"]["updateRevision"]
         claim = f"data-{name}"
         if not self.api.exists(f"{self._core}/persistentvolumeclaims/{claim}"):
             (of,) = body["spec"]["volumeClaimTemplates"]

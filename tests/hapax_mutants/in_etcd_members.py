@@ -21,8 +21,8 @@ MUTANTS = (
     ),
     Mutant(
         "etcd is founded before every volume was looked at", PAGE, OPERATOR + "plan_etcd.py",
-        "        if pod is None or pod.deleting or not pod.volume:\n",
-        "        if pod is None:\n",
+        "    for ordinal in range(seen.replicas):\n",
+        "    for ordinal in range(1):\n",
         (PLAN,),
     ),
     Mutant(

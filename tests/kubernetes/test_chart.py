@@ -102,9 +102,11 @@ def test_only_the_operator_and_the_keeper_have_a_token_and_the_operator_s_rights
     assert {verb for group, _, verb in granted if group == "hapax.dev"} == {"get", "list", "watch", "patch"}
     assert {group for group, _, _ in granted} == {"hapax.dev", "events.k8s.io", "apiextensions.k8s.io"}
     for rule in of(objects, "Role", "demo-hapax-brokers")["rules"]:
-        named = rule.get("resourceNames") == ["demo-hapax-broker"]
+        named = set(rule.get("resourceNames", ["?"])) <= {"demo-hapax-broker", "demo-hapax-coordinator"}
         assert named or (rule["resources"], rule["verbs"]) in (
-            (["brokerpools"], ["create"]), (["events"], ["create", "get", "patch"]))
+            (["brokerpools"], ["create"]), (["workloads"], ["create"]), (["events"], ["create", "get", "patch"]),
+            # An admission policy leaves it those of brokers and coordinators.
+            (["pods"], ["list", "delete"]))
         assert rule["resources"] != ["statefulsets"] or "patch" not in rule["verbs"]
     narrow = render('operator.watchNamespaces=["team-a"]')
     cluster_wide = of(narrow, "ClusterRole", "prod-demo-hapax-operator")["rules"]
@@ -130,6 +132,13 @@ def test_the_keeper_of_etcd_may_change_etcd_alone(render: Render) -> None:
         assert named or set(rule["verbs"]) <= {"create", "list"} | counted, rule
         assert "secrets" not in rule["resources"]
     assert not [each for each in render(*EXTERNAL_ETCD) if "-etcd" in each["metadata"]["name"]]
+
+
+def test_kubernetes_itself_replaces_no_pod_that_keeps_or_leads_something(render: Render) -> None:
+    """With Parallel it may replace one while another is down."""
+    found = [each["spec"] for each in render() if each["kind"] == "StatefulSet"]
+    assert [each["updateStrategy"] for each in found] == [{"type": "OnDelete"}] * 3
+    assert all(each["podManagementPolicy"] == "Parallel" for each in found)
 
 
 def test_a_change_of_size_changes_no_pod_of_etcd(render: Render) -> None:

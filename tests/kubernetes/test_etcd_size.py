@@ -380,3 +380,47 @@ def test_members_of_a_closed_store_come_and_go_too(release: Release) -> None:
     release.until(lambda: bool(set((release.pods.folder / "snapshots").glob("*.db")) - before), "another snapshot")
     assert release.apply("etcd.members=1", "etcd.replicas=3").returncode == 0
     release.until(lambda: members() == 1 and release.condition() == ("True", "AsDescribed"), "one member")
+
+
+def test_new_revisions_come_one_pod_at_a_time_and_a_bad_one_takes_no_second(release: Release) -> None:
+    release.install("etcd.replicas=3")
+    release.whole(3)
+    path = f"/apis/apps/v1/namespaces/{release.namespace.name}/statefulsets/{NAME}"
+    writer = Writer(release.pods)
+    try:
+        release.pods.ended.clear()
+        leader = leading(release)
+        assert release.apply("etcd.replicas=3", 'etcd.resources.requests.memory="64Mi"').returncode == 0
+        release.until(lambda: len(release.pods.ended) == 3 and release.condition("Rolled") == ("True", "UpToDate"),
+                      f"end of the roll: {release.condition('Rolled')}", 150)
+        assert sorted(release.pods.ended) == [f"{NAME}-{each}" for each in range(3)]
+        assert release.pods.ended[-1] == f"{NAME}-{leader}", "the leader comes last"
+        body = release.api.get(path)
+        for container in body["spec"]["template"]["spec"]["initContainers"]:
+            for each in container["env"]:
+                if each["name"] == "SETTINGS":
+                    each["value"] = each["value"].replace('"http://0.0.0.0:2381"', '"nothing"')
+        release.pods.ended.clear()
+        release.api.call("PUT", path, body)
+        release.until(lambda: release.condition("Rolled") == ("False", "PodNotReady"), "a stop", 120)
+        end = time.monotonic() + 8
+        release.until(lambda: time.monotonic() > end, "some time")
+        assert len(release.pods.ended) == 1, "the others still have a quorum"
+        assert release.apply("etcd.replicas=3").returncode == 0
+        release.until(lambda: len(release.pods.ended) == 4 and release.condition("Rolled") == ("True", "UpToDate"),
+                      f"the repair: {release.condition('Rolled')}", 150)
+        assert release.pods.ended[1] == release.pods.ended[0], "the broken one is replaced first"
+    finally:
+        written = writer.stop()
+    release.whole(3)
+    found = stored(release.pods.client(0), "w/")
+    assert written.items() <= found.items() and len(written) > 50
+
+
+def leading(release: Release) -> int:
+    for ordinal in range(3):
+        found = call(release.pods.client(ordinal), "Maintenance/Status", rpc_pb2.StatusRequest(),
+                     rpc_pb2.StatusResponse)
+        if found.leader == found.header.member_id:
+            return ordinal
+    raise AssertionError("there is no leader")

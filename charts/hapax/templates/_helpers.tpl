@@ -163,7 +163,8 @@ spec:
   {{- if .kafka }}
   serviceName: {{ $name }}
   podManagementPolicy: Parallel
-  updateStrategy: {type: RollingUpdate}
+  # The operator replaces the pods, one at a time, while everything else is ready and in sync.
+  updateStrategy: {type: OnDelete}
   ordinals: {start: {{ .first }}}
   {{- else if eq $root.Values.antiAffinity "hard" }}
   # A surge pod would stay pending forever if every machine already runs a pod of the role.
@@ -221,6 +222,8 @@ spec:
           args:
             - --brokers
             - {{ $root.Release.Namespace }}/{{ include "hapax.fullname" $root }}-broker
+            - --coordinators
+            - {{ $root.Release.Namespace }}/{{ include "hapax.fullname" $root }}-coordinator
             - --access
             - /etc/hapax-access/access.json
             {{- range .values.watchNamespaces }}

@@ -131,6 +131,7 @@ def test_nothing_is_founded_before_every_volume_was_looked_at() -> None:
     pods = [waiting(0), waiting(1)._replace(volume="")]
     before = seen([], 2, pods, record=Record(), clusters=frozenset(), quorum=False)
     assert plan(before).step is None
+    assert plan(seen([], 2, pods[:1], replicas=2, record=Record(), clusters=frozenset(), quorum=False)).step is None
     pods[1] = waiting(1)
     assert plan(seen([], 2, pods, record=Record(), clusters=frozenset(), quorum=False)).step == Permit("u0", "c0")
     pods[1] = waiting(1)._replace(volume="c:b")
@@ -175,6 +176,8 @@ def test_a_member_without_data_leaves_only_while_the_others_have_a_quorum() -> N
     pods = [pod(0), pod(1), waiting(2)]
     assert plan(seen(lost, 3, pods)).step == Remove("c")
     assert plan(seen(lost[:2], 3, pods)).step == Add(2)
+    down = [member(0, leader=True), member(1, healthy=False), member(2, healthy=False)]
+    assert plan(seen(down, 3, pods)).step is None, "the list was confirmed, and one of them ended since"
     two = [member(0, leader=True), member(1, healthy=False)]
     assert plan(seen(two, 3, [pod(0), waiting(1)], quorum=False)).step is None
 
