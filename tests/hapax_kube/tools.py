@@ -79,8 +79,10 @@ class Release:
             assert time.monotonic() < limit, f"not ready: {unready}\n{self.describe()}"
             # `kubectl wait` uses a watch; polling would take processor time from the pods.
             with contextlib.suppress(AssertionError):
-                self.tools.kubectl(
-                    "rollout", "status", unready[0], "-n", self.namespace, f"--timeout={_WATCH_S}s")
+                kind, _, name = unready[0].partition("/")
+                words = ("rollout", "status", unready[0]) if kind == "deployment" else (
+                    "wait", "--for=condition=Rolled", f"workload/{name}")
+                self.tools.kubectl(*words, "-n", self.namespace, f"--timeout={_WATCH_S}s")
             time.sleep(_LOOK_EVERY_S)
 
     def workloads(self) -> list[Any]:
@@ -91,9 +93,9 @@ class Release:
         return list(found["items"])
 
     def _complete(self, body: Any) -> bool:
-        if "hapax.dev/replicas" not in body["metadata"].get("annotations", {}):
-            return _complete(body)
         name, chart = body["metadata"]["name"], "hapax.dev/replicas"
+        if not name.endswith("-broker"):
+            return _complete(body)
         words = ("get", "brokerpools", name, "-n", self.namespace, "--ignore-not-found", "-o", "json")
         pool = json.loads(self.tools.kubectl(*words) or "{}")
         conditions = pool.get("status", {}).get("conditions", ())
@@ -129,5 +131,4 @@ def _complete(body: Any) -> bool:
         and status.get("readyReplicas", 0) == wanted
         and status.get("updatedReplicas", 0) == wanted
         and status.get("replicas", 0) == wanted
-        and status.get("currentRevision") == status.get("updateRevision")
     )

@@ -284,7 +284,7 @@ def test_updates_and_evictions_wait_until_a_broker_has_caught_up(render: Render)
     objects = render()
     for role, path in (("broker", "/syncz"), ("coordinator", "/readyz")):
         spec = of(objects, "StatefulSet", f"demo-hapax-{role}")["spec"]
-        assert spec["updateStrategy"] == {"type": "RollingUpdate"} and spec["minReadySeconds"] == 5
+        assert spec["updateStrategy"] == {"type": "OnDelete"} and spec["minReadySeconds"] == 5
         assert spec["podManagementPolicy"] == "Parallel"  # all at once after an outage: none is ready alone
         pod = spec["template"]["spec"]
         container = pod["containers"][0]
