@@ -69,11 +69,7 @@ class Reporter:
         notes: Sequence[Note] = (), *, urgent: bool = False,
     ) -> None:
         """Raises KubeUnavailable, KubeRefused."""
-        kinds = {each.type for each in conditions}
-        # Several write here: each keeps the others' conditions.
-        kept = [Condition(each["type"], each["status"], each["reason"], each["message"])
-                for each in workload.status.get("conditions") or () if each["type"] not in kinds]
-        await self._statuses.write(workload, fields, [*conditions, *kept], urgent=urgent)
+        await self._statuses.write(workload, fields, conditions, urgent=urgent)
         for note in notes:
             if self._told.get((workload.meta.uid, note.reason)) == note.message:
                 continue

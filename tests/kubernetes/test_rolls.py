@@ -220,6 +220,7 @@ def test_it_waits_for_replicas_in_sync_and_pauses_by_an_annotation(release: Rele
     release.stays(6)
     release.namespace.annotate("workloads", NAME, pause=None)
     release.until(lambda: set(release.revisions(NAME).values()) == {"second"}, "new pods")
+    release.until(lambda: release.namespace.condition("workloads", NAME, "Paused") == ("", ""), "end of the pause")
 
 
 def test_the_operator_deletes_no_other_pods(release: Release) -> None:
