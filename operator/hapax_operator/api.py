@@ -225,7 +225,8 @@ class KubeApi:
 
     async def _call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
         assert self._session is not None
-        headers = {"Accept": "application/json", "Content-Type": kind, **self._authorization()}
+        # The API server's keys for tokens are of a type of their own, and refused to who wants JSON alone.
+        headers = {"Accept": "application/json, */*;q=0.1", "Content-Type": kind, **self._authorization()}
         self.requests += 1
         try:
             async with self._session.request(

@@ -162,7 +162,7 @@ async def start(
     reserved = principals_of(settings.super_users) | principals_of(settings.node_principals)
     service = OperatorService(controller, ports, namespaces, metrics, on_lost, brokers, ClusterAccess(
         replace(access, policy=access.policy.reserving(reserved)), bool(settings.authorizer_class_name),
-        PrincipalRules(settings.ssl_principal_mapping_rules)), client)
+        PrincipalRules(settings.ssl_principal_mapping_rules), brokers.partition("/")[0]), client)
     service.start()
     return service
 

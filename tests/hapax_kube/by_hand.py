@@ -118,7 +118,7 @@ class ByHand:
     def _text(self, text: str, pod: Pod, known: Mapping[str, str]) -> str:
         text = re.sub(r"\$\(([A-Z_]+)\)", lambda found: known.get(found[1], found[0]), text)
         text = self.here(text, pod.name)
-        return re.sub(r"(^|=)/(etc/hapax|data|tmp)", lambda found: f"{found[1]}{pod.folder}/{found[2]}", text)
+        return re.sub(r"(^|=|file://)/(etc/hapax|data|tmp)", lambda found: f"{found[1]}{pod.folder}/{found[2]}", text)
 
     def restart_etcd(self, name: str) -> None:
         self.pods[name].end()
