@@ -183,7 +183,7 @@ def test_each_line_has_the_fields_of_its_form(story: Story) -> None:
 
 
 def test_every_event_was_seen(story: Story) -> None:
-    of_rest = {"rest_change"}  # tests/integration/admin/test_secure.py
+    of_rest = {"rest_change"}  # tests/unit/admin/test_callers.py
     assert set(EVENTS) - of_rest == {line["event"] for line in story.lines}
 
 
