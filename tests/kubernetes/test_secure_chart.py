@@ -164,7 +164,8 @@ def test_the_operator_changes_secrets_of_users_alone(
     done = kube_api.kubectl("apply", "-f", str(applied))
     assert done.returncode == 0, done.stderr
     account = kube_api.kubeconfig_of(namespace.name, "demo-hapax-operator")
-    owner = {"apiVersion": "hapax.dev/v1alpha1", "kind": "User", "name": "app", "uid": "u"}
+    user = namespace.user("app")  # a real one: what belongs to none is removed as garbage
+    owner = {"apiVersion": "hapax.dev/v1alpha1", "kind": "User", "name": "app", "uid": user["metadata"]["uid"]}
     secrets = f"/api/v1/namespaces/{namespace.name}/secrets"
 
     def secret(name: str, kind: str = "Opaque", **metadata: Any) -> dict[str, Any]:
