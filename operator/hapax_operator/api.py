@@ -33,6 +33,8 @@ _SILENT_S: Final = 90.0
 _CONNECTIONS: Final = 100
 _TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _JSON: Final = "application/json"
+_ACCEPTED: Final = "application/json, */*;q=0.1"
+"""The API server's keys for tokens are of a type of their own, and refused to who wants JSON alone."""
 _MERGE: Final = "application/merge-patch+json"
 _JSON_PATCH: Final = "application/json-patch+json"
 _OUTLINE: Final = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
@@ -223,7 +225,7 @@ class KubeApi:
     # --- calls
 
     async def _call(
-        self, method: str, path: str, body: Any = None, kind: str = _JSON, accept: str = _JSON
+        self, method: str, path: str, body: Any = None, kind: str = _JSON, accept: str = _ACCEPTED
     ) -> Any:
         limit = aiohttp.ClientTimeout(total=_TIMEOUT_S)
         try:

@@ -4,6 +4,7 @@
     services-ca.crt, clients-ca.crt            the trusted issuers
     username, password                         of a user
     client.properties, mounted.properties      the user's settings of a client (`certificates_spec`)
+    tokens.json                                keys of the API server for the tokens of service accounts (RFC 7517)
 
 The Secret of the issuers has `AUTHORITY.ID.crt` and `AUTHORITY.ID.key` for each, and `state.json`. All files are PEM,
 keys are ECDSA on P-256.
@@ -45,6 +46,7 @@ from hapax_operator.plan_certificates import (
 Data = dict[str, bytes]
 """Files of a Secret."""
 STATE: Final = "state.json"
+TOKENS: Final = "tokens.json"
 ROTATE: Final = "hapax.dev/rotate-"
 """Before an authority: an annotation of the issuers' Secret. Another value than before asks for a new issuer."""
 _PASSWORD_BYTES: Final = 24
@@ -233,14 +235,18 @@ def replace_times(certificate: bytes, issuer: Issuer) -> Issuer:
 # --- holders ------------------------------------------------------------------------------------------------------
 
 
-def holder_seen(holder: Holder, spec: Spec, data: Data) -> HolderSeen:
+def holder_seen(holder: Holder, spec: Spec, data: Data, tokens: bytes | None = None) -> HolderSeen:
+    """`tokens`: the API server's keys; None: they are not known now, and those that the holder has stay."""
     leaves = {}
     for leaf in holder.leaves:
         found = leaf_seen(data.get(f"{leaf.name}.crt", b""), data.get(f"{leaf.name}.key", b""))
         if found is not None:
             leaves[leaf.name] = found
     trusted = {each: frozenset(bundle_seen(data.get(f"{each}-ca.crt", b""))) for each in AUTHORITIES}
-    return HolderSeen(leaves, trusted, not holder.user or _complete(holder, spec, data))
+    complete = not holder.user or _complete(holder, spec, data)
+    if holder.tokens and tokens is not None:
+        complete &= data.get(TOKENS) == tokens
+    return HolderSeen(leaves, trusted, complete)
 
 
 def _complete(holder: Holder, spec: Spec, data: Data) -> bool:
@@ -253,9 +259,10 @@ def _complete(holder: Holder, spec: Spec, data: Data) -> bool:
 def content(
     holder: Holder, spec: Spec, issuers: Issuers, present: Data, issue: Iterable[str],
     signers: Mapping[str, Issuer | None], offers: Mapping[tuple[str, str], tuple[bytes, bytes]], now: int,
+    tokens: bytes | None = None,
 ) -> Data:
     """The files of the holder. Leaves that are not in `issue` stay. `offers`: certificates and keys of another system;
-    the others are issued here."""
+    the others are issued here. `tokens`: as of `holder_seen`."""
     fresh = set(issue)
     data: Data = {}
     for leaf in holder.leaves:
@@ -273,6 +280,8 @@ def content(
         data |= dict(zip(files, offer, strict=True))
     for each in AUTHORITIES:
         data[f"{each}-ca.crt"] = issuers.bundle(each)
+    if holder.tokens and (keys := present.get(TOKENS) if tokens is None else tokens) is not None:
+        data[TOKENS] = keys
     if holder.user:
         data["username"] = holder.user.encode()
         data["password"] = present.get("password") or secrets.token_urlsafe(_PASSWORD_BYTES).encode()

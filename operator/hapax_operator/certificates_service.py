@@ -8,6 +8,7 @@ the later one is refused, and it reads again. The issuers are written before wha
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +52,8 @@ _ROUNDS: Final = 32
 _SOON_S: Final = 1.0
 """Between two looks while something is missing."""
 _LATER_S: Final = 30.0
+_KEYS: Final = "/openid/v1/jwks"
+"""Kubernetes lets every service account read it."""
 
 
 class Keeper:
@@ -110,7 +113,8 @@ class Keeper:
         signers = {
             each: signer(state.issuers.known.get(each, ()), self._spec.overlap_s[each], now) for each in AUTHORITIES}
         data = content(
-            write.holder, self._spec, state.issuers, state.data(name), write.issue, signers, state.offers, now)
+            write.holder, self._spec, state.issuers, state.data(name), write.issue, signers, state.offers, now,
+            state.tokens)
         if await self._write(name, state.bodies.get(name), data):
             log.info("a Secret was written", name=name, issued=len(write.issue))
 
@@ -178,6 +182,15 @@ class Keeper:
     async def secret(self, name: str) -> Mapping[str, Any] | None:
         return await self._api.read(f"{self._secrets}/{name}")
 
+    async def tokens(self) -> bytes | None:
+        """The keys with which the API server signs tokens; None: it does not tell. They are public."""
+        try:
+            found = await self._api.read(_KEYS)
+        except KubeRefused as refused:
+            log.warning("pods cannot log in with tokens yet: the API server's keys cannot be read", error=refused)
+            return None
+        return None if found is None or not found.get("keys") else json.dumps(found, sort_keys=True).encode()
+
     async def workload(self, name: str) -> Mapping[str, Any] | None:
         return await self._api.read(f"{self._workloads}/{name}")
 
@@ -196,6 +209,7 @@ class _State:
         """Of issuers that other Secrets have, by id."""
         self.offers: dict[tuple[str, str], tuple[bytes, bytes]] = {}
         self.etcd: Mapping[str, Any] | None = None
+        self.tokens: bytes | None = None
         self.seen = Seen()
 
     def data(self, name: str) -> Data:
@@ -226,11 +240,13 @@ class _State:
             state.annotations = state.bodies[spec.issuers]["metadata"].get("annotations") or {}
         if spec.etcd.workload:
             state.etcd = await keeper.workload(spec.etcd.workload)
+        if any(holder.tokens for holder in state.wanted):
+            state.tokens = await keeper.tokens()
         holders = {}
         for holder in state.wanted:
             if holder.name in state.bodies:
                 data = state.data(holder.name)
-                holders[holder.name] = holder_seen(holder, spec, data)
+                holders[holder.name] = holder_seen(holder, spec, data, state.tokens)
                 for each in AUTHORITIES:
                     state.certificates |= bundle_seen(data.get(f"{each}-ca.crt", b""))
         offers = await state._offers(keeper) if spec.cert_manager else None

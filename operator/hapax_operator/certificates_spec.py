@@ -13,7 +13,7 @@
 
 A leaf with `signs` is an authority of its own. A Secret with `count` has its leaves once for each node id from
 `first` on. With `workload`, the number follows that StatefulSet's, with `spare` more, so that certificates of new
-pods are there before the pods.
+pods are there before the pods. With `tokens`, it also has the API server's keys for the tokens of service accounts.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class SecretSpec:
     spare: int = 0
     early: bool = False
     """Whether it is made before etcd is set up."""
+    tokens: bool = False
+    """Whether it has the API server's keys for tokens of service accounts."""
 
     def holder(self, replicas: Mapping[str, int]) -> Holder:
         """`replicas`: of StatefulSets, by name."""
@@ -54,7 +56,7 @@ class SecretSpec:
         if self.count:
             leaves = tuple(_numbered(leaf, node_id) for node_id in range(self.first, self.first + count)
                            for leaf in self.leaves)
-        return Holder(self.name, leaves, self.user, self.early)
+        return Holder(self.name, leaves, self.user, self.early, self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ def _secret(found: Mapping[str, Any]) -> SecretSpec:
     return SecretSpec(
         str(found["name"]), tuple(map(_leaf, found.get("leaves", ()))), str(found.get("user", "")),
         int(found.get("first", 0)), int(found.get("count", 0)), str(found.get("workload", "")),
-        int(found.get("spare", 0)), bool(found.get("early", False)))
+        int(found.get("spare", 0)), bool(found.get("early", False)), bool(found.get("tokens", False)))
 
 
 def _leaf(found: Mapping[str, Any]) -> Leaf:

@@ -56,6 +56,8 @@ class Holder(NamedTuple):
     user: str = ""
     """The user whose password and client settings it holds; empty: none."""
     first: bool = False
+    tokens: bool = False
+    """Whether it holds the keys with which the API server signs the tokens of service accounts."""
 
 
 class LeafSeen(NamedTuple):

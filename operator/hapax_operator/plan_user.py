@@ -10,7 +10,8 @@
 - A Secret never has a password that does not work for longer than it takes to write two objects. A rotation sets the
   new password for the other mechanism, so that the former one goes on for `overlapSeconds`. Where the mechanism is
   pinned, the Secret is written first: if the operator dies in between, clients go on with the former password.
-- The finalizer is there while the resource has something in the cluster.
+- The finalizer is there while the resource has something in the cluster, except in the operator's own namespace: that
+  takes the operator with it when it is deleted, and would never end. There, what is left is removed afterwards.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ class UserSeen:
     ca: str | None = ""
     """PEM of the listeners' authority; empty: clients trust it anyway; None: it cannot be read now."""
     authority: AuthoritySeen | None = None
+    at_home: bool = False
+    """Whether the resource is in the operator's own namespace."""
 
 
 # --- what to do -------------------------------------------------------------------------------------------------------
@@ -262,8 +265,9 @@ def _planned(
             "Paused", "True", "Annotated", "the annotation hapax.dev/pause is set, so nothing is changed"))
     status = {**dict.fromkeys(_DESCRIPTION), "principal": resource.principal, "acls": acls, **login.status}
     has = USER_FINALIZER in resource.meta.finalizers
+    finalizer = (False if has else None) if seen.at_home else True if actions and not has else None
     return UserPlan(
-        actions, True if actions and not has else None, (ready, *conditions), status,
+        actions, finalizer, (ready, *conditions), status,
         () if resource.meta.paused else login.notes, login.again_at_ms)
 
 

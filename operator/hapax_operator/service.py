@@ -208,7 +208,7 @@ async def start(
     reserved = principals_of(settings.super_users) | principals_of(settings.node_principals)
     service = OperatorService(controller, ports, namespaces, metrics, on_lost, brokers, ClusterAccess(
         replace(access, policy=access.policy.reserving(reserved)), bool(settings.authorizer_class_name),
-        PrincipalRules(settings.ssl_principal_mapping_rules)), client, spark_account,
+        PrincipalRules(settings.ssl_principal_mapping_rules), brokers.partition("/")[0]), client, spark_account,
         [Rolled(each.partition("/")[2], role)
          for each, role in ((brokers, BROKER), (coordinators, COORDINATOR)) if each], settings.min_insync_replicas)
     service.start()

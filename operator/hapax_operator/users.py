@@ -68,6 +68,8 @@ class ClusterAccess:
     """Whether the cluster has an authoriser."""
     rules: PrincipalRules
     """Those by which certificates become principals."""
+    home: str = ""
+    """The operator's own namespace; empty: it has none."""
 
 
 class UserReconciler:
@@ -233,7 +235,8 @@ class UserReconciler:
         seen = replace(
             await self._observer.seen(resource, secret), secret=secret, secret_refused=refused,
             authorises=self._access.authorises, listeners=listeners, ca=_read(listeners.ca_file),
-            authority=None if authority is None else authority.seen)
+            authority=None if authority is None else authority.seen,
+            at_home=resource.meta.ref.namespace == self._access.home)
         planned = plan_user(
             resource, claimants, seen, self._access.file.policy, self._clock.now_ms(), fresh_password())
         return planned, (seen, authority)

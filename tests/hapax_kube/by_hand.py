@@ -129,7 +129,8 @@ class ByHand:
     def _text(self, text: str, pod: Pod, known: Mapping[str, str]) -> str:
         text = re.sub(r"\$\(([A-Z_]+)\)", lambda found: known.get(found[1], found[0]), text)
         text = self.here(text, pod.name)
-        text = re.sub(r'(^|=|")/(etc/hapax|data|tmp)', lambda found: f"{found[1]}{pod.folder}/{found[2]}", text)
+        text = re.sub(
+            r'(^|=|"|file://)/(etc/hapax|data|tmp)', lambda found: f"{found[1]}{pod.folder}/{found[2]}", text)
         return text.replace("/dev/termination-log", f"{pod.folder}/said")
 
     def restart_etcd(self, name: str) -> None:

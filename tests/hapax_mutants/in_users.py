@@ -205,4 +205,16 @@ MUTANTS = (
         "        if False and 0 >= int(",
         (SPEC,),
     ),
+    Mutant(
+        "the operator's own namespace cannot be deleted with its Users", "docs/kubernetes.md", OPERATOR + "plan_user.py",
+        "    finalizer = (False if has else None) if seen.at_home else True if actions and not has else None\n",
+        "    finalizer = True if actions and not has else None\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "keys of tokens never follow the API server", "docs/kubernetes.md", OPERATOR + "certificates_secrets.py",
+        "        complete &= data.get(TOKENS) == tokens\n",
+        "        complete &= TOKENS in data\n",
+        (SPEC,),
+    ),
 )

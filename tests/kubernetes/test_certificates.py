@@ -22,7 +22,7 @@ from hapax_kube.api import KubeApi
 from hapax_kube.by_hand import ByHand
 from hapax_kube.certificates import KINDS, NAME, VALUES, Keeper
 from hapax_kube.operator import Namespace
-from hapax_kube.users import profile, write
+from hapax_kube.users import ISSUER, profile, service_account_token, write
 from integration.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(420)
@@ -37,7 +37,8 @@ Render = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def objects(render: Render, namespace: Namespace) -> list[dict[str, Any]]:
-    return render(*VALUES, f'operator.watchNamespaces=["{namespace.name}"]', namespace=namespace.name)
+    return render(*VALUES, f'operator.watchNamespaces=["{namespace.name}"]', f'users.tokenIssuer="{ISSUER}"',
+                  namespace=namespace.name)
 
 
 @pytest.fixture
@@ -179,6 +180,14 @@ def users_log_in(cluster: ByHand, namespace: Namespace) -> None:
         found = profile(namespace, name)
         assert found["security.protocol"] == protocol
         assert (write(found, "orders"), write(found, "others")) == ("", "TOPIC_AUTHORIZATION_FAILED")
+    namespace.user("runner", "WorkloadIdentity", acls=writes)
+    wait_until(lambda: namespace.ready("runner", "users"), "User of a service account", 90)
+    found, token = profile(namespace, "runner"), cluster.pods[f"{NAME}-broker-0"].folder / "token"
+    nothing = "CLUSTER_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"
+    for account, outcomes in (("runner", ("", "TOPIC_AUTHORIZATION_FAILED")), ("other", nothing)):
+        token.write_text(service_account_token(namespace, account))
+        found["sasl.oauthbearer.token.endpoint.url"] = token.as_uri()
+        assert (write(found, "orders"), write(found, "others")) == outcomes
     # On the listener of certificates, neither none nor one of the cluster's own processes opens.
     data, broker = cluster.secret(f"{NAME}-broker-tls") or {}, cluster.pods[f"{NAME}-broker-0"]
     (broker.folder / "own.pem").write_bytes(data["0.crt"] + data["0.key"])

@@ -18,6 +18,7 @@ from hapax_kube.api import KubeApi
 from hapax_kube.binaries import ROOT
 from hapax_kube.operator import Namespace
 from hapax_operator.access_file import read_file
+from hapax_operator.certificates_secrets import TOKENS
 from hapax_operator.certificates_spec import BadSpec, Spec, parse_spec
 from hapax_operator.plan_certificates import CLIENTS
 from integration.waiting import wait_until
@@ -163,7 +164,8 @@ def test_the_operator_changes_secrets_of_users_alone(
     done = kube_api.kubectl("apply", "-f", str(applied))
     assert done.returncode == 0, done.stderr
     account = kube_api.kubeconfig_of(namespace.name, "demo-hapax-operator")
-    owner = {"apiVersion": "hapax.dev/v1alpha1", "kind": "User", "name": "app", "uid": "u"}
+    user = namespace.user("app")  # a real one: what belongs to none is removed as garbage
+    owner = {"apiVersion": "hapax.dev/v1alpha1", "kind": "User", "name": "app", "uid": user["metadata"]["uid"]}
     secrets = f"/api/v1/namespaces/{namespace.name}/secrets"
 
     def secret(name: str, kind: str = "Opaque", **metadata: Any) -> dict[str, Any]:
@@ -214,6 +216,11 @@ def test_users_log_in_with_passwords_and_certificates_without_any_value(render: 
             assert holder.name not in json.dumps(pod), "the operator alone signs"
     brokers = settings_of(pods(objects)["demo-hapax-broker"], "0")
     assert set(listeners.mechanisms) <= set(brokers.sasl_enabled_mechanisms.split(",")), "no listener takes it"
+    kept = {each.name for each in spec_of(objects).holders({}) if each.tokens}
+    assert kept == {"demo-hapax-broker-tls", "demo-hapax-coordinator-tls"}
+    assert brokers.sasl_oauthbearer_jwks_endpoint_url == f"file:///etc/hapax/tls/{TOKENS}"
+    none = render('users.mechanisms=["SCRAM-SHA-512"]')
+    assert "OAUTHBEARER" not in settings_of(pods(none)["demo-hapax-broker"], "0").sasl_enabled_mechanisms
     # An issuer that is not the chart's may not sign an authority: the operator must not wait for one for ever.
     foreign = render('tls.issuer="cert-manager"', 'tls.issuerRefs.clients={"name":"corporate","kind":"ClusterIssuer"}')
     assert "users-authority" not in json.dumps(foreign)

@@ -93,6 +93,8 @@ def closed(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
         given.setdefault(name, {})["replicas"] = replicas
     factors = ("transaction.state.log.replication.factor", "offsets.topic.replication.factor")
     given |= {"settings": dict.fromkeys(factors, 1), "crds": {"install": False}, "fullnameOverride": "hapax"}
+    told = json.loads(tools.kubectl("get", "--raw", "/.well-known/openid-configuration"))
+    given["users"] = {"tokenIssuer": told["issuer"]}
     values = tmp_path_factory.mktemp("closed") / "values.yaml"
     values.write_text(yaml.safe_dump(given))
     crds = [str(each) for each in sorted((ROOT / "charts" / "hapax" / "files" / "crds").glob("*.yaml"))]
@@ -111,12 +113,17 @@ def closed(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
             tools.kubectl("delete", *(word for each in own for word in ("-f", each)), timeout_s=180)
 
 
-def client_pod(release: Release, name: str, secret: str) -> None:
-    """A pod of a program that uses the cluster; with `secret`, it has the keys of a user."""
+def client_pod(release: Release, name: str, secret: str, account: str = "default") -> None:
+    """A pod of a program that uses the cluster; with `secret`, it has the keys of a user. It has a token of `account`,
+    as clients show it."""
     (like, *_) = release.pods("coordinator")
     container = like["spec"]["containers"][0]
-    volumes = [{"name": "tmp", "emptyDir": {}}]
-    mounts: list[dict[str, Any]] = [{"name": "tmp", "mountPath": "/tmp"}]
+    token = {"serviceAccountToken": {"audience": "hapax", "expirationSeconds": 3600, "path": "token"}}
+    volumes: list[dict[str, Any]] = [
+        {"name": "tmp", "emptyDir": {}}, {"name": "token", "projected": {"sources": [token]}}]
+    mounts: list[dict[str, Any]] = [
+        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": "token", "mountPath": "/var/run/secrets/hapax", "readOnly": True}]
     if secret:
         volumes.append({"name": "client", "secret": {"secretName": secret, "defaultMode": 0o440}})
         mounts.append({"name": "client", "mountPath": "/etc/hapax/client", "readOnly": True})
@@ -124,7 +131,7 @@ def client_pod(release: Release, name: str, secret: str) -> None:
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
         "spec": {
             "restartPolicy": "Never", "securityContext": like["spec"]["securityContext"],
-            "automountServiceAccountToken": False, "volumes": volumes,
+            "serviceAccountName": account, "automountServiceAccountToken": False, "volumes": volumes,
             "containers": [{
                 "name": "client", "image": container["image"], "imagePullPolicy": container["imagePullPolicy"],
                 "command": ["python3", "-c", "import signal; signal.pause()"],
@@ -146,12 +153,13 @@ def test_it_is_closed_and_the_admin_s_secret_opens_it(closed: Release) -> None:
     client_pod(closed, "with", "hapax-admin")
     assert run(closed, "with", WITH_KEY).split() == ["['opened']"]
     assert run(closed, "without", WITHOUT).split() == ["refused"]
-    for offset, login in enumerate(("Scram", "Tls")):
+    closed.tools.kubectl("create", "serviceaccount", "workloadidentity", "-n", NAMESPACE)
+    for offset, login in enumerate(("Scram", "Tls", "WorkloadIdentity")):
         name = login.lower()
         closed.tools.kubectl("apply", "-n", NAMESPACE, "-f", "-", text=USERS % {"name": name, "login": login})
         closed.tools.kubectl(
             "wait", f"users.hapax.dev/{name}", "-n", NAMESPACE, "--for=condition=Ready", "--timeout=90s", timeout_s=120)
-        client_pod(closed, f"as-{name}", name)
+        client_pod(closed, f"as-{name}", name, "workloadidentity" if login == "WorkloadIdentity" else "default")
         assert run(closed, f"as-{name}", AS_USER).split() == [str(offset), "refused"]
     audited = closed.tools.kubectl("logs", "-n", NAMESPACE, "hapax-broker-0", "-c", "broker")
     assert any(line.startswith("{") and '"event":"refused"' in line for line in audited.splitlines()), "no audit"

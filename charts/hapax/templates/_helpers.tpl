@@ -285,7 +285,7 @@ spec:
             {{- include "hapax.secureSettings" (dict "root" $root "leaf" (ternary "$(HAPAX_NODE_ID)" "own" .kafka) "kafka" .kafka) | nindent 12 }}
             {{- include "hapax.noOverride" (dict "given" .values.settings) }}
             {{- end }}
-            {{- range $setting, $value := merge (deepCopy .values.settings) $root.Values.settings (include "hapax.defaultSettings" $root | fromJson) }}
+            {{- range $setting, $value := merge (deepCopy .values.settings) $root.Values.settings (include "hapax.defaultSettings" $root | fromJson) (ternary (include "hapax.defaultLogins" $root | fromJson) dict .kafka) }}
             - {name: HAPAX_{{ $setting | upper | replace "." "_" }}, value: {{ $value | toString | quote }}}
             {{- end }}
           ports:

@@ -36,6 +36,19 @@ An issuer that is not the chart's may refuse to sign an authority, and the opera
 {{ ternary (dict "audit.log.destination" "stdout") dict .Values.security.enabled | toJson }}
 {{- end -}}
 
+{{/* Those of the processes that Kafka clients log in at: a dict. Pods show tokens of their service accounts. */}}
+{{- define "hapax.defaultLogins" -}}
+{{- $logins := dict -}}
+{{- if and .Values.security.enabled (has "OAUTHBEARER" .Values.users.mechanisms) -}}
+{{- $logins = dict
+      "sasl.enabled.mechanisms" "SCRAM-SHA-512,SCRAM-SHA-256,OAUTHBEARER"
+      "sasl.oauthbearer.expected.issuer" (default (printf "https://kubernetes.default.svc.%s" .Values.clusterDomain) .Values.users.tokenIssuer)
+      "sasl.oauthbearer.expected.audience" .Values.users.tokenAudience
+      "sasl.oauthbearer.jwks.endpoint.url" "file:///etc/hapax/tls/tokens.json" -}}
+{{- end -}}
+{{- toJson $logins -}}
+{{- end -}}
+
 {{/* Settings of one process. `leaf`: the name of its certificate. */}}
 {{- define "hapax.secureSettings" -}}
 - {name: HAPAX_SECURITY_INTER_BROKER_PROTOCOL, value: SSL}
@@ -142,7 +155,7 @@ and id; a role's Secret has those of all its nodes, since a volume's name cannot
 {{- $own := concat (list (printf "spiffe://%s/%s/{id}" $.Values.clusterId $role)) $all -}}
 {{- $public := list (printf "%s-{id}.%s.%s" $workload $workload $domain) (printf "%s-{id}.%s.%s" $workload $workload $short) $name (printf "%s.%s" $name $.Release.Namespace) -}}
 {{- $public = concat $public $all $local $outside -}}
-{{- $secrets = append $secrets (dict "name" (printf "%s-tls" $workload) "first" $first "count" (add $replicas (int $.Values.tls.spareNodes)) "workload" $workload "spare" (int $.Values.tls.spareNodes) "leaves" (list
+{{- $secrets = append $secrets (dict "name" (printf "%s-tls" $workload) "first" $first "tokens" (has "OAUTHBEARER" $.Values.users.mechanisms) "count" (add $replicas (int $.Values.tls.spareNodes)) "workload" $workload "spare" (int $.Values.tls.spareNodes) "leaves" (list
       (dict "name" "{id}" "authority" "services" "subject" (printf "CN=hapax-%s" $role) "use" "both" "names" $own)
       (dict "name" "{id}-public" "authority" "clients" "subject" (printf "CN=%s-{id}" $workload) "use" "server" "names" $public))) -}}
 {{- end -}}

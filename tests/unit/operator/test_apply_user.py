@@ -79,12 +79,12 @@ def test_the_operator_can_sign_neither_servers_nor_authorities(users: ClientAuth
     for use, purpose in (("server", "sslserver"), ("both", "sslserver")):
         forged = users.authority.issue("CN=node", ["localhost"], use=cast(Any, use)).certificate + users.chain
         assert not accepts(tmp_path, forged, purpose), f"{use}: it would pass for a node"
+    # The root of this test would allow none below either; another one may.
+    own = x509.load_pem_x509_certificate(users.chain).extensions.get_extension_for_class(x509.BasicConstraints).value
+    assert own.ca and own.path_length == 0
     below = users.authority.issue("CN=below", use="client", signs=True)
     deeper = Authority.read(*below).issue("CN=a", use="client").certificate
     assert not accepts(tmp_path, deeper + below.certificate + users.chain, "sslclient")
-    # The root of this test would allow none below either; another one may.
-    own = x509.load_pem_x509_certificate(users.chain).extensions.get_extension_for_class(x509.BasicConstraints).value
-    assert own.path_length == 0
 
 
 def test_no_certificate_outlives_what_signed_it(users: ClientAuthority) -> None:

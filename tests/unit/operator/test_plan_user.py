@@ -394,6 +394,15 @@ def test_a_deleted_user_loses_its_password_first_and_the_finalizer_last(paused: 
     assert alone(resource, seen(bindings={binding("shop.x"): ""}, secret=kept(ours=False))).finalizer is False
 
 
+def test_the_operator_s_own_namespace_can_be_deleted_with_its_users() -> None:
+    """The operator goes with it, so no finalizer would ever be removed."""
+    planned = alone(user(acls=[ORDERS]), seen(at_home=True))
+    assert planned.finalizer is None and planned.actions
+    former = user(metadata={"finalizers": [USER_FINALIZER]})
+    assert alone(former, seen(at_home=True)).finalizer is False
+    assert alone(user(acls=[ORDERS]), seen()).finalizer is True
+
+
 def test_what_a_resource_without_finalizer_left_is_removed_too() -> None:
     left = UserSeen(passwords={("shop.app", SHA_256): PasswordSeen(OWNER)}, bindings={binding(): OWNER})
     assert plan_orphan(OWNER, left) == (RemovePassword("shop.app", SHA_256), SetBindings((), (binding(),)))
