@@ -24,7 +24,7 @@ from kubernetes.aio.watch import Watch
 
 from hapax_operator.conditions import Note
 from hapax_operator.events import EventRecorder
-from hapax_operator.resources import FINALIZER, GROUP, VERSION, Meta, Ref
+from hapax_operator.resources import FINALIZER, GROUP, Meta, Ref, version_of
 
 _TIMEOUT_S: Final = 10.0
 _WATCH_S: Final = 300
@@ -207,6 +207,14 @@ class KubeApi:
         ]
         return await self._changed("PATCH", _path(meta.ref), patch, _JSON_PATCH) is not None
 
+    async def take_out(self, meta: Meta, pointer: str, version: str) -> bool:
+        """Removes what this JSON pointer names. False: the resource has changed since `version`."""
+        return await self._changed("PATCH", _path(meta.ref), [
+            {"op": "test", "path": "/metadata/uid", "value": meta.uid},
+            {"op": "test", "path": "/metadata/resourceVersion", "value": version},
+            {"op": "remove", "path": pointer},
+        ], _JSON_PATCH) is not None
+
     async def record(self, meta: Meta, note: Note) -> None:
         """Records an Event about the resource; one that is known already is counted up. Raises KubeUnavailable,
         KubeRefused."""
@@ -254,7 +262,7 @@ class KubeApi:
 
 
 def _path(ref: Ref) -> str:
-    return f"/apis/{GROUP}/{VERSION}/namespaces/{ref.namespace}/{ref.plural}/{ref.name}"
+    return f"/apis/{GROUP}/{version_of(ref.plural)}/namespaces/{ref.namespace}/{ref.plural}/{ref.name}"
 
 
 def _reason(text: str) -> str:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from hapax_operator.conditions import Note, timestamp
-from hapax_operator.resources import GROUP, KINDS, VERSION, Meta
+from hapax_operator.resources import GROUP, KINDS, Meta, version_of
 
 _KEPT: Final = 4096
 _LONGEST: Final = 1024
@@ -62,8 +62,8 @@ def event(meta: Meta, note: Note, name: str, now: datetime) -> dict[str, Any]:
     return {
         "metadata": {"name": name, "namespace": meta.ref.namespace},
         "regarding": {
-            "apiVersion": f"{GROUP}/{VERSION}", "kind": KINDS[meta.ref.plural], "name": meta.ref.name,
-            "namespace": meta.ref.namespace, "uid": meta.uid,
+            "apiVersion": f"{GROUP}/{version_of(meta.ref.plural)}", "kind": KINDS[meta.ref.plural],
+            "name": meta.ref.name, "namespace": meta.ref.namespace, "uid": meta.uid,
         },
         "type": note.type, "reason": note.reason, "note": note.message[:_LONGEST], "action": "Reconcile",
         "eventTime": _precise(now), "reportingController": "hapax.dev/operator", "reportingInstance": "hapax-operator",

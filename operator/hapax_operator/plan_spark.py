@@ -1,4 +1,4 @@
-"""Plans the next step for the Spark job of a TransactionalProducer, from its record, its pods and the clock. Pure.
+"""Plans the next step for a Spark job, from its record, its pods and the clock. Pure.
 
 There are never two drivers at a time, with any number of operators, wherever one of them dies or freezes, and however
 late its requests are carried out. Three rules ensure this:
@@ -24,8 +24,8 @@ from hapax_operator.conditions import Condition, Note, from_millis
 from hapax_operator.plan_producer import Fence, ProducerSeen
 from hapax_operator.plan_start import EndFormer, FenceAll, Intent, WriteDown, plan_start
 from hapax_operator.plan_start import Wait as StartWaits
-from hapax_operator.resources import ProducerResource
 from hapax_operator.spark_resource import BackOff
+from hapax_operator.spark_work import HINDRANCES, SparkWork
 
 STARTING, STARTED, ENDING, ENDED = "Starting", "Started", "Ending", "Ended"
 """Stages of a run: its predecessor is being fenced; one pod may run; that pod is being ended; it has ended."""
@@ -35,16 +35,18 @@ _VANISHED_S: Final = 10.0
 _LOOK_S: Final = 5.0
 _NEVER: Final = -1
 
+OTHER_PRODUCER: Final = "OtherProducer"
 COMPLETED, DELETED, VANISHED, GIVEN_UP = "Completed", "Deleted", "Vanished", "GivenUp"
 _BY_WISH: Final = {
-    "Suspended": "spec.spark.suspend is set", "Changed": "spec.spark has changed",
+    "Suspended": "suspend is set", "Changed": "its specification has changed",
     "Removed": "the resource was deleted, or spec.spark was removed",
     "ResourceConflict": "an older resource takes precedence",
-    "OutsidePolicy": "its namespace may not own the ids"}
+    "OutsidePolicy": "its namespace may not own the ids",
+    OTHER_PRODUCER: "its TransactionalProducer was replaced by one with other ids", **HINDRANCES}
 """Reasons for which the operator ends a run."""
 _NO_CHECKPOINT: Final = (
     "no run starts: its checkpoint would be deleted with the pod, and the next run would write every record again. In "
-    "spec.spark.checkpoint, set claimName (a PersistentVolumeClaim), or path to an object store's address, or, if this "
+    "checkpoint, set claimName (a PersistentVolumeClaim), or path to an object store's address, or, if this "
     "is intended, ephemeral: true")
 
 
@@ -54,7 +56,7 @@ class PodSeen(NamedTuple):
     name: str
     uid: str
     owner: str
-    """The uid of its TransactionalProducer."""
+    """The uid of its SparkJob or TransactionalProducer."""
     run: int
     driver: bool
     fingerprint: str = ""
@@ -87,7 +89,8 @@ class Exit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """The stored record (`status.spark`). It is written only if it has not changed since it was read."""
+    """The stored record (a field of the status, see `Form`). It is written only if it has not changed since it was
+    read."""
 
     run: int = 0
     stage: str = ENDED
@@ -103,12 +106,15 @@ class RunRecord:
     ending: str = ""
     """Why it is being ended."""
     exit: Exit | None = None
+    identity: str = ""
+    """Of the ids that it writes under, while there may be pods."""
 
     def encode(self) -> dict[str, Any]:
         """Fields without a value are left out."""
         told: dict[str, Any] = {
             "run": self.run, "stage": self.stage, "driver": self.driver, "driverUid": self.uid,
             "fingerprint": self.fingerprint, "failures": self.failures, "ending": self.ending,
+            "identity": self.identity,
             "startedAt": _text(self.started_ms), "runningSince": _text(self.running_ms),
             "nextStartAt": _text(self.next_ms),
             "fencing": None if self.intent is None else self.intent.encode()}
@@ -132,7 +138,13 @@ class RunRecord:
             next_ms=_millis(status.get("nextStartAt")), ending=status.get("ending", ""),
             exit=None if not last else Exit(
                 last["run"], last["reason"], _millis(last.get("time")), last.get("exitCode"), last.get("message", ""),
-                last.get("endSeen", True)))
+                last.get("endSeen", True)),
+            identity=status.get("identity", ""))
+
+    @property
+    def pinned(self) -> str:
+        """The identity whose pods must be looked at, even if the producer is gone or has another one. Empty: none."""
+        return "" if self.stage == ENDED else self.identity
 
 
 class Write(NamedTuple):
@@ -185,31 +197,33 @@ class SparkPlan:
 
 
 def plan_spark(
-    resource: ProducerResource, finalized: bool, pods: Sequence[PodSeen], ids: Sequence[ProducerSeen] | None,
+    resource: SparkWork, finalized: bool, pods: Sequence[PodSeen], ids: Sequence[ProducerSeen] | None,
     now_ms: int, conflict: str = "",
 ) -> SparkPlan:
-    """`pods`: all pods of the identity, of any resource. `ids`: None if they were not described. `conflict`: the older
-    resource that describes the ids."""
+    """`pods`: all pods of the identity (the record's `pinned` one, or the work's), of any resource. `ids`: None if
+    they were not described. `conflict`: the older resource that describes the ids."""
     return _Look(resource, finalized, pods, ids, now_ms, conflict).plan()
 
 
 class _Look:
     def __init__(
-        self, resource: ProducerResource, finalized: bool, pods: Sequence[PodSeen],
+        self, resource: SparkWork, finalized: bool, pods: Sequence[PodSeen],
         ids: Sequence[ProducerSeen] | None, now_ms: int, conflict: str,
     ) -> None:
         self.resource, self.finalized, self.ids, self.now_ms = resource, finalized, ids, now_ms
         self.pods = sorted(pods, key=lambda each: (each.run, each.name, each.uid))
         self.spark = resource.spark
         self.fingerprint = "" if self.spark is None else self.spark.fingerprint
-        self.record = RunRecord.decode(resource.status.get("spark"))
+        self.record = RunRecord.decode(resource.record)
         self.give_up_ms = 1000 * (300 if self.spark is None else self.spark.give_up_after_s)
         self.named = next((each for each in self.pods if each.driver and each.uid == self.record.uid), None)
         self.unwanted = ""
         if self.spark is None or resource.meta.deleting:
             self.unwanted = "Removed"
-        elif resource.outside:
-            self.unwanted = "OutsidePolicy"
+        elif resource.hindered:
+            self.unwanted = resource.hindered
+        elif self.record.pinned and self.record.pinned != resource.identity:
+            self.unwanted = OTHER_PRODUCER
         elif conflict:
             self.unwanted = "ResourceConflict"
         elif self.spark.suspend:
@@ -284,7 +298,7 @@ class _Look:
         wanted = not self.unwanted and not self.unsafe and not self._done()
         made = next((each for each in self.pods if self._may_be_named(each)), None) if wanted else None
         others = [each for each in self.pods if each.live and each is not made]
-        mine = tuple(each for each in others if each.owner == self.resource.meta.uid and each.told_ms < 0)
+        mine = tuple(each for each in others if each.owner in self.resource.owners and each.told_ms < 0)
         if mine:  # executors without a driver, and pods that were created late or from an older spec
             return self._do(Delete(mine))
         left = [each for each in others if each.told_ms < 0 or not self._given_up(each)]
@@ -313,8 +327,8 @@ class _Look:
         match step:
             case WriteDown(intent):
                 return self._do(Write(replace(
-                    self.record, run=run, stage=STARTING, intent=intent, uid="", driver="", fingerprint="",
-                    started_ms=_NEVER, running_ms=_NEVER, next_ms=_NEVER)))
+                    self.record, run=run, stage=STARTING, intent=intent, identity=self.resource.identity, uid="",
+                    driver="", fingerprint="", started_ms=_NEVER, running_ms=_NEVER, next_ms=_NEVER)))
             case FenceAll(fences):
                 return self._do(FenceIds(fences))
             case StartWaits(_) | EndFormer():
@@ -328,7 +342,7 @@ class _Look:
     def _may_be_named(self, pod: PodSeen) -> bool:
         return (
             self.record.stage == STARTING and pod.driver and pod.gated and pod.live and pod.told_ms < 0
-            and pod.owner == self.resource.meta.uid and pod.run == self.record.run
+            and pod.owner in self.resource.owners and pod.run == self.record.run
             and pod.fingerprint == self.fingerprint)
 
     def _done(self) -> bool:
@@ -353,7 +367,7 @@ class _Look:
         return 0 <= pod.told_ms <= self.now_ms - self.give_up_ms
 
     def _mine(self, chosen: Any) -> tuple[PodSeen, ...]:
-        return tuple(each for each in self.pods if each.owner == self.resource.meta.uid and chosen(each))
+        return tuple(each for each in self.pods if each.owner in self.resource.owners and chosen(each))
 
     def _running(self) -> PodSeen | None:
         pod = self.named
@@ -371,7 +385,7 @@ class _Look:
 
     def _running_condition(self, left: Sequence[PodSeen]) -> Condition:
         record, pod = self.record, self.named
-        kind = "SparkRunning"
+        kind = f"{self.resource.form.condition}Running"
         if record.stage == STARTED and pod is not None and pod.live:
             if pod.phase == "Running":
                 return Condition(kind, "True", "Running", f"run {record.run}: pod {pod.name}")
@@ -388,7 +402,7 @@ class _Look:
             return Condition(kind, "False", "FormerRunLeft", f"waiting for the end of {_names(left)}")
         if self._done():
             return Condition(
-                kind, "False", COMPLETED, f"run {record.run} is complete; a change of spec.spark starts another")
+                kind, "False", COMPLETED, f"run {record.run} is complete; a change of the job starts another")
         if self._back_off_left() > 0:
             return Condition(
                 kind, "False", "BackOff", f"run {record.run + 1} starts at {from_millis(record.next_ms)}: "
@@ -397,7 +411,7 @@ class _Look:
         return Condition(kind, "False", "Starting", f"run {run} is about to start")
 
     def _failed_condition(self) -> Condition:
-        record, last, kind = self.record, self.record.exit, "SparkFailed"
+        record, last, kind = self.record, self.record.exit, f"{self.resource.form.condition}Failed"
         failed = last is not None and last.reason != COMPLETED and last.reason not in _BY_WISH
         if last is None or not failed:
             return Condition(kind, "False", "None", "the last run did not fail")

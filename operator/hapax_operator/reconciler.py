@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from hapax.client import Leases
@@ -34,16 +35,19 @@ from hapax_operator.plan_topic import plan as plan_topic
 from hapax_operator.resource_index import ResourceIndex
 from hapax_operator.resources import (
     PRODUCERS,
-    SPARK_FINALIZER,
+    SPARK_JOBS,
     BadResource,
     ProducerResource,
     Ref,
     Resource,
+    SparkJobResource,
     TopicResource,
     read,
 )
+from hapax_operator.spark_jobs import JobCalls, SparkJobs
 from hapax_operator.spark_resource import DEFAULT_ACCOUNT
-from hapax_operator.spark_runs import ReconcilerCalls, SparkRuns, SparkView
+from hapax_operator.spark_runs import ReconcilerCalls, SparkRuns
+from hapax_operator.spark_work import SparkWork
 from hapax_operator.status import StatusWriter
 from hapax_operator.topic_making import TopicMaker
 from hapax_operator.work_queue import WorkQueue
@@ -76,7 +80,8 @@ class PolicyUid(NamedTuple):
 _Client = TypeVar("_Client", Identities, Leases)
 
 Key = Ref | PolicyUid | str
-"""A TransactionalProducer, a policy, or a topic's name: all resources that name a topic are reconciled together."""
+"""A TransactionalProducer, a SparkJob, a policy, or a topic's name: all resources that name a topic are reconciled
+together."""
 
 
 class Reconciler:
@@ -101,9 +106,12 @@ class Reconciler:
         self._client = client or {}
         self._statuses = StatusWriter(api, clock, self._written)
         self._queue: WorkQueue[Key] = WorkQueue()
-        self._spark = SparkRuns(api, clock, random, ReconcilerCalls(
-            refresh=self._current_producer, seen=self._written, note=self._note, ids=self._ids_of,
+        self._runs = SparkRuns(api, clock, random, ReconcilerCalls(
+            refresh=self._work_of, seen=self._written, note=self._note, ids=self._ids_of,
             fence=self._fence_former, wake=lambda ref: self._queue.add_after(ref, _SETTLE_S)), spark_account)
+        self._jobs = SparkJobs(api, self.resources, self._runs, self._statuses, JobCalls(
+            refresh=self._refresh, listed=partial(self.seen, SPARK_JOBS), written=self._written, note=self._note,
+            conflict=self._conflict_of, taken=self._has_taken, wake=self._queue.add))
         self._tasks: list[Task] = []
         self._unsubscribe: Callable[[], None] | None = None
         self._clients: dict[type[Identities | Leases], Identities | Leases] = {}
@@ -125,7 +133,7 @@ class Reconciler:
         await supervision.end(*self._tasks)
         self._queue.close()
         await self._maker.close()
-        await self._spark.close()
+        await self._runs.close()
         for client in self._clients.values():
             await client.close()
 
@@ -153,6 +161,9 @@ class Reconciler:
         """Stores the resource's current state. A resource that was replaced by another of the same name while no watch
         ran has no deletion event, so it is forgotten here."""
         former = self.resources.put(resource)
+        if former is None or _outline(former) != _outline(resource):
+            for job in self._jobs_beside(resource):
+                self._queue.add(job.meta.ref)
         if former is None:
             return
         if former.meta.uid != resource.meta.uid:
@@ -165,11 +176,23 @@ class Reconciler:
         self._statuses.forget(former.meta.uid)
         self._queue.add(_key(former))
         self._queue.add(PolicyUid(former.meta.uid))
+        for job in self._jobs_beside(former):
+            self._queue.add(job.meta.ref)
+        if isinstance(former, SparkJobResource):
+            self._runs.forget(former.meta.ref, former.status.get("record"))
         if isinstance(former, ProducerResource):
-            self._spark.forget(former)
+            self._runs.forget(former.meta.ref, former.record)
             if former.lease is not None:
                 for heir in self.resources.lessees(former.lease.name):
                     self._queue.add(heir.meta.ref)
+
+    def _jobs_beside(self, resource: Resource) -> list[SparkJobResource]:
+        """The SparkJobs that a change of this resource may concern."""
+        if isinstance(resource, ProducerResource):
+            return self.resources.jobs_of(resource.meta.ref)
+        if isinstance(resource, SparkJobResource):
+            return self.resources.jobs_of(resource.producer_ref)
+        return []
 
     def _changed(self, changes: Changes) -> None:
         names = dict.fromkeys(changes.topics)
@@ -222,7 +245,9 @@ class Reconciler:
                 self._queue.done(key)
 
     async def _look(self, key: Key) -> None:
-        if isinstance(key, Ref):
+        if isinstance(key, Ref) and key.plural == SPARK_JOBS:
+            await self._spark_job(key)
+        elif isinstance(key, Ref):
             await self._producer(key)
         elif isinstance(key, PolicyUid):
             await self._orphan(key)
@@ -345,7 +370,7 @@ class Reconciler:
         if known is None or not resource.meta.is_older_than(known.meta):
             self._known_as(resource)
 
-    async def _note(self, resource: Resource, note: Note) -> None:
+    async def _note(self, resource: Resource | SparkWork, note: Note) -> None:
         """Records an event. Events are only for display, so a failure is logged and not retried."""
         try:
             await self._api.record(resource.meta, note)
@@ -402,7 +427,8 @@ class Reconciler:
         if not isinstance(resource, ProducerResource):
             return
         if resource.meta.deleting:
-            await self._end_spark(resource)
+            if again_s := await self._jobs.end(resource):
+                self._queue.add_after(ref, again_s)
             return
         refusal = await self._untaken(resource)
         if refusal is not None:
@@ -422,7 +448,7 @@ class Reconciler:
             await self._lease(resource)
             return
         stands = standing(resource, self._view.policies)
-        spark, refused = await self._look_at_spark(resource, "" if stands.conflict is None else stands.conflict.owner)
+        spark, refused = await self._jobs.look_at_section(resource, self._conflict_of(resource))
         resource = self.resources.get(ref)
         if not isinstance(resource, ProducerResource):
             return
@@ -463,40 +489,38 @@ class Reconciler:
 
     # --- Spark
 
-    async def _look_at_spark(
-        self, resource: ProducerResource, conflict: str
-    ) -> tuple[SparkView | None, KubeRefused | None]:
-        """None if it has no job. A refusal of the API server is shown in the status, and then raised by the caller."""
-        if not self._spark.concerns(resource):
-            return None, None
-        try:
-            return await self._spark.look(resource, conflict), None
-        except KubeRefused as refused:
-            told = Condition("SparkRunning", "False", "Refused", f"the API server refuses the driver's pod: {refused}")
-            if refused.code == 403:
-                told = told._replace(message=f"{told.message} (spark.enabled of the chart grants the right)")
-            former = resource.status.get("sparkProgress")
-            return SparkView((told,) if resource.spark is not None else (), former, 0.0), refused
-
-    async def _end_spark(self, resource: ProducerResource) -> None:
-        """Ends the driver of a deleted resource, which then loses its finalizer."""
-        if SPARK_FINALIZER not in resource.meta.finalizers:
+    async def _spark_job(self, ref: Ref) -> None:
+        job = self.resources.get(ref)
+        if not isinstance(job, SparkJobResource):
             return
-        view = await self._spark.look(resource, "")
-        if view.again_s > 0:
-            self._queue.add_after(resource.meta.ref, view.again_s)
+        look = await self._jobs.look(job)
+        if look.refused is not None:
+            raise look.refused
+        if look.again_s is None:
+            await self._missed(job)
+        else:
+            self._queue.add_after(ref, look.again_s or _PRODUCER_EVERY_S)
 
-    async def _current_producer(self, ref: Ref) -> ProducerResource | None:
-        await self._refresh(ref)
-        current = self.resources.get(ref)
-        return current if isinstance(current, ProducerResource) else None
+    def _has_taken(self, producer: ProducerResource) -> bool:
+        return policy_of(producer) is None or self._view.policies.get(producer.meta.uid) is not None
 
-    async def _ids_of(self, resource: ProducerResource) -> Sequence[ProducerSeen]:
+    def _conflict_of(self, producer: ProducerResource) -> str:
+        conflict = standing(producer, self._view.policies).conflict
+        return "" if conflict is None else conflict.owner
+
+    async def _work_of(self, ref: Ref) -> SparkWork | None:
+        return await self._jobs.work(ref)
+
+    async def _ids_of(self, work: SparkWork) -> Sequence[ProducerSeen]:
+        resource = work.producer
+        assert resource is not None
         seen = await producers_seen(await self._connected(Identities), resource, closely=True)
         stands = standing(resource, self._view.policies)
         return [each for each in seen if stands.counts_for(each.transactional_id)]
 
-    async def _fence_former(self, resource: ProducerResource, fence: Fence) -> None:
+    async def _fence_former(self, work: SparkWork, fence: Fence) -> None:
+        resource = work.producer
+        assert resource is not None
         status: dict[str, Any] = {}
         await self._fence(await self._connected(Identities), resource, fence, status)
         await self._api.put_status(resource.meta, status)
@@ -574,3 +598,10 @@ class Reconciler:
 
 def _key(resource: Resource) -> Key:
     return resource.topic if isinstance(resource, TopicResource) else resource.meta.ref
+
+
+def _outline(resource: Resource) -> tuple[object, ...]:
+    """What a SparkJob depends on: not the state of the ids, which changes with every transaction."""
+    meta = resource.meta
+    record = resource.has_runs if isinstance(resource, ProducerResource) else False
+    return meta.uid, meta.generation, meta.paused, meta.deleting, record

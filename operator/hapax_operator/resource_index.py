@@ -1,13 +1,14 @@
-"""The resources as last seen, with indexes by topic and lease, so that a look-up does not scan all resources."""
+"""The resources as last seen, with indexes by topic, lease and producer, so that no look-up scans all resources."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TypeVar
 
-from hapax_operator.resources import Meta, ProducerResource, Ref, Resource, TopicResource
+from hapax_operator.resources import Meta, ProducerResource, Ref, Resource, SparkJobResource, TopicResource
 
-_Resource = TypeVar("_Resource", TopicResource, ProducerResource)
+_Resource = TypeVar("_Resource", TopicResource, ProducerResource, SparkJobResource)
+_Key = TypeVar("_Key", str, Ref)
 
 
 class ResourceIndex:
@@ -16,6 +17,8 @@ class ResourceIndex:
         self._topics: dict[str, dict[Ref, TopicResource]] = {}
         self._producers: dict[Ref, ProducerResource] = {}
         self._leases: dict[str, dict[Ref, ProducerResource]] = {}
+        self._jobs: dict[Ref, dict[Ref, SparkJobResource]] = {}
+        """By producer."""
 
     def __contains__(self, ref: Ref) -> bool:
         return ref in self._all
@@ -34,6 +37,8 @@ class ResourceIndex:
             self._producers[ref] = resource
             if resource.lease is not None:
                 self._leases.setdefault(resource.lease.name, {})[ref] = resource
+        elif isinstance(resource, SparkJobResource):
+            self._jobs.setdefault(resource.producer_ref, {})[ref] = resource
         return former
 
     def pop(self, ref: Ref) -> Resource | None:
@@ -43,6 +48,8 @@ class ResourceIndex:
             _take(self._topics, former.topic, ref)
         elif isinstance(former, ProducerResource) and former.lease is not None:
             _take(self._leases, former.lease.name, ref)
+        elif isinstance(former, SparkJobResource):
+            _take(self._jobs, former.producer_ref, ref)
         return former
 
     def claimants(self, topic: str) -> list[TopicResource]:
@@ -56,6 +63,10 @@ class ResourceIndex:
     def metas(self, plural: str) -> list[Meta]:
         return [each.meta for ref, each in self._all.items() if ref.plural == plural]
 
+    def jobs_of(self, producer: Ref) -> list[SparkJobResource]:
+        """All SparkJobs that write under the producer, the oldest first."""
+        return sorted(self._jobs.get(producer, {}).values(), key=lambda each: each.meta.age)
+
     def topics(self) -> Iterator[str]:
         yield from list(self._topics)
 
@@ -63,7 +74,7 @@ class ResourceIndex:
         return list(self._producers.values())
 
 
-def _take(index: dict[str, dict[Ref, _Resource]], name: str, ref: Ref) -> None:
+def _take(index: dict[_Key, dict[Ref, _Resource]], name: _Key, ref: Ref) -> None:
     same = index[name]
     del same[ref]
     if not same:

@@ -16,20 +16,25 @@ from hapax_operator.spark_resource import SparkSpec, read_spark
 
 GROUP: Final = "hapax.dev"
 VERSION: Final = "v1alpha1"
+NEXT_VERSION: Final = "v1alpha2"
 TOPICS: Final = "topics"
 PRODUCERS: Final = "transactionalproducers"
+SPARK_JOBS: Final = "sparkjobs"
 POOLS: Final = "brokerpools"
 USERS: Final = "users"
 WORKLOADS: Final = "workloads"
-WATCHED: Final = (TOPICS, PRODUCERS, USERS)
+WATCHED: Final = (TOPICS, PRODUCERS, SPARK_JOBS, USERS)
 """The kinds that users create in any namespace. The single BrokerPool is watched separately."""
 KINDS: Final = {
-    TOPICS: "Topic", PRODUCERS: "TransactionalProducer", USERS: "User", POOLS: "BrokerPool", WORKLOADS: "Workload"}
+    TOPICS: "Topic", PRODUCERS: "TransactionalProducer", SPARK_JOBS: "SparkJob", USERS: "User", POOLS: "BrokerPool",
+    WORKLOADS: "Workload"}
 
 FINALIZER: Final = "hapax.dev/delete-topic"
 SPARK_FINALIZER: Final = "hapax.dev/end-spark"
 PAUSE: Final = "hapax.dev/pause"
 """An annotation: while it is "true", the operator observes and changes nothing."""
+CARRY_OVER: Final = "hapax.dev/carry-over"
+"""An annotation of a TransactionalProducer with `spec.spark`: "true" makes a SparkJob of that section."""
 
 ADOPT: Final = "hapax.dev/adopt"
 """An annotation: while it is "true", the resource may take over what it names and did not make."""
@@ -71,6 +76,8 @@ class Meta:
     finalizers: tuple[str, ...] = ()
     paused: bool = False
     adopts: bool = False
+    carry_over: bool = False
+    """Whether the annotation of that name is "true"."""
     version: str = ""
     """The resource version. It rises with every write, unless the API server's store is restored."""
 
@@ -130,7 +137,7 @@ class ProducerResource:
     """0: the cluster's maximum."""
     managed: bool = True
     spark: SparkSpec | None = None
-    """The job that writes under the ids."""
+    """The job that writes under the ids, in the form of v1alpha1. The other form is a SparkJob."""
     outside: str = ""
     """As of a Topic."""
     status: Mapping[str, Any] = field(default_factory=dict)
@@ -138,6 +145,35 @@ class ProducerResource:
     @property
     def acts(self) -> bool:
         return self.managed and not self.meta.paused
+
+    @property
+    def record(self) -> Mapping[str, Any] | None:
+        """The stored record of the runs of `spark`."""
+        return self.status.get("spark")
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether runs of `spark` are wanted, or may be left."""
+        return self.lease is None and (
+            self.spark is not None or SPARK_FINALIZER in self.meta.finalizers or bool(self.record))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkJobResource:
+    meta: Meta
+    producer: str
+    """The name of the TransactionalProducer, in the same namespace, under which it writes."""
+    spark: SparkSpec
+    managed: bool = True
+    status: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def acts(self) -> bool:
+        return self.managed and not self.meta.paused
+
+    @property
+    def producer_ref(self) -> Ref:
+        return Ref(PRODUCERS, self.meta.ref.namespace, self.producer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,13 +187,21 @@ class PoolResource:
     status: Mapping[str, Any] = field(default_factory=dict)
 
 
-Resource = TopicResource | ProducerResource | PoolResource
+Resource = TopicResource | ProducerResource | SparkJobResource | PoolResource
+
+
+def version_of(plural: str) -> str:
+    """The version of the API in which the operator reads and writes the kind. TransactionalProducers are stored as
+    v1alpha1, so that a former release reads them after a rollback."""
+    return NEXT_VERSION if plural == SPARK_JOBS else VERSION
 
 
 def read(
     plural: str, body: Mapping[str, Any], policy: NamespacePolicy = UNRESTRICTED
-) -> TopicResource | ProducerResource:
+) -> TopicResource | ProducerResource | SparkJobResource:
     """Raises BadResource."""
+    if plural == SPARK_JOBS:
+        return read_spark_job(body)
     if plural == TOPICS:
         topic = read_topic(body)
         return replace(topic, outside=_outside_of_topic(topic, policy))
@@ -219,6 +263,20 @@ def read_producer(body: Mapping[str, Any]) -> ProducerResource:
     )
 
 
+def read_spark_job(body: Mapping[str, Any]) -> SparkJobResource:
+    """Raises BadResource."""
+    meta, spec = read_meta(SPARK_JOBS, body), spec_of(body)
+    producer = spec.get("producer")
+    name = text_of(producer, "name") if isinstance(producer, Mapping) else ""
+    if not name:
+        raise BadResource("spec.producer.name is missing")
+    spark = _spark({"spark": spec})
+    assert spark is not None
+    return SparkJobResource(
+        meta=meta, producer=name, spark=spark, managed=spec.get("managed") is not False,
+        status=body.get("status") or {})
+
+
 def read_pool(body: Mapping[str, Any]) -> PoolResource:
     """Raises BadResource."""
     meta, spec = read_meta(POOLS, body), spec_of(body)
@@ -253,7 +311,7 @@ def _spark(spec: Mapping[str, Any]) -> SparkSpec | None:
     try:
         return read_spark(spec)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadResource(f"spec.spark cannot be read: {error!r}") from None
+        raise BadResource(f"the Spark job cannot be read: {error!r}") from None
 
 
 def read_meta(plural: str, body: Mapping[str, Any]) -> Meta:
@@ -265,6 +323,7 @@ def read_meta(plural: str, body: Mapping[str, Any]) -> Meta:
             deleting=metadata.get("deletionTimestamp") is not None, finalizers=tuple(metadata.get("finalizers") or ()),
             paused=(metadata.get("annotations") or {}).get(PAUSE) == "true",
             adopts=(metadata.get("annotations") or {}).get(ADOPT) == "true",
+            carry_over=(metadata.get("annotations") or {}).get(CARRY_OVER) == "true",
             version=metadata.get("resourceVersion", ""),
         )
     except KeyError as error:

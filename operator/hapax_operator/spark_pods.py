@@ -10,8 +10,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from hapax_operator.plan_spark import PodSeen
-from hapax_operator.resources import GROUP, KINDS, PRODUCERS, VERSION, ProducerResource
+from hapax_operator.resources import GROUP, KINDS, version_of
 from hapax_operator.spark_resource import DEFAULT_ACCOUNT, SparkSpec
+from hapax_operator.spark_work import SparkWork
 
 GATE: Final = "hapax.dev/fenced"
 IDENTITY: Final = "hapax.dev/identity"
@@ -23,40 +24,31 @@ DRIVER, EXECUTOR = "spark-driver", "spark-executor"
 PROGRESS_PORT: Final = 4041
 
 _LONGEST_BASE: Final = 46
-"""Characters. With `-driver-` and a number appended, a pod's name is still a valid host name."""
+"""Characters. With the form's infix and a number appended, a pod's name is still a valid host name."""
 _UNITS: Final = {"": 2**20, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30,
                  "t": 2**40, "tb": 2**40}
 """Units of Spark's sizes. A number without a unit is in mebibytes."""
 
 
-def identity_of(resource: ProducerResource) -> str:
-    """A valid label value for any id. It is the same for all resources that describe the same id or prefix."""
-    kind = "id" if resource.transactional_id else "prefix"
-    told = f"{kind}:{resource.transactional_id or resource.prefix}"
-    return hashlib.sha256(told.encode()).hexdigest()[:32]
-
-
-def driver_name(resource: str, run: int) -> str:
+def driver_name(resource: str, run: int, infix: str = "driver") -> str:
     base = resource.replace(".", "-")
     if base != resource or len(base) > _LONGEST_BASE:
         base = f"{base[:_LONGEST_BASE - 9].rstrip('-')}-{hashlib.sha256(resource.encode()).hexdigest()[:8]}"
-    return f"{base}-driver-{run}"
+    return f"{base}-{infix}-{run}"
 
 
-def driver_pod(
-    resource: ProducerResource, spark: SparkSpec, run: int, account: str = DEFAULT_ACCOUNT
-) -> dict[str, Any]:
+def driver_pod(work: SparkWork, spark: SparkSpec, run: int, account: str = DEFAULT_ACCOUNT) -> dict[str, Any]:
     """The body of a driver's pod. Its scheduling gate keeps it from being scheduled until the gate is removed.
     `account`: of jobs that name no service account."""
-    ref = resource.meta.ref
-    name = driver_name(ref.name, run)
+    ref = work.meta.ref
+    name = driver_name(ref.name, run, work.form.infix)
     labels = {
         "app.kubernetes.io/name": "hapax-spark", "app.kubernetes.io/managed-by": "hapax-operator",
-        COMPONENT: DRIVER, IDENTITY: identity_of(resource), OWNER: resource.meta.uid, RUN: str(run)}
+        COMPONENT: DRIVER, IDENTITY: work.identity, OWNER: work.meta.uid, RUN: str(run)}
     container: dict[str, Any] = {
         "name": "driver", "image": spark.image, "imagePullPolicy": spark.pull_policy,
         "args": ["run", spark.job, *spark.arguments],
-        "env": _environment(resource, spark, {**labels, COMPONENT: EXECUTOR}),
+        "env": _environment(work, spark, {**labels, COMPONENT: EXECUTOR}),
         "ports": [{"name": "driver", "containerPort": 7078}, {"name": "blocks", "containerPort": 7079},
                   {"name": "progress", "containerPort": PROGRESS_PORT}],
         "resources": dict(spark.driver_resources) or _resources(spark.driver_memory),
@@ -77,8 +69,8 @@ def driver_pod(
             "name": name, "namespace": ref.namespace, "labels": labels,
             "annotations": {FINGERPRINT: spark.fingerprint},
             "ownerReferences": [{
-                "apiVersion": f"{GROUP}/{VERSION}", "kind": KINDS[PRODUCERS], "name": ref.name,
-                "uid": resource.meta.uid, "controller": True}],
+                "apiVersion": f"{GROUP}/{version_of(ref.plural)}", "kind": KINDS[ref.plural], "name": ref.name,
+                "uid": work.meta.uid, "controller": True}],
         },
         "spec": {
             "restartPolicy": "Never", "schedulingGates": [{"name": GATE}],
@@ -95,7 +87,7 @@ def driver_pod(
 
 
 def _environment(
-    resource: ProducerResource, spark: SparkSpec, executor_labels: Mapping[str, str]
+    work: SparkWork, spark: SparkSpec, executor_labels: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     conf = {f"spark.kubernetes.executor.label.{name}": value for name, value in executor_labels.items()}
     conf |= {f"spark.kubernetes.node.selector.{name}": value for name, value in spark.node_selector.items()}
@@ -108,10 +100,12 @@ def _environment(
         "HAPAX_SPARK_CONF": json.dumps({**spark.conf, **conf}, sort_keys=True),
         "HAPAX_SPARK_CHECKPOINT": spark.checkpoint_path, "SPARK_LOCAL_DIRS": "/spark-local",
     }
-    if resource.transactional_id:
-        texts["HAPAX_SPARK_TRANSACTIONAL_ID"] = resource.transactional_id
+    producer = work.producer
+    assert producer is not None
+    if producer.transactional_id:
+        texts["HAPAX_SPARK_TRANSACTIONAL_ID"] = producer.transactional_id
     else:
-        texts["HAPAX_SPARK_TRANSACTIONAL_ID_PREFIX"] = resource.prefix
+        texts["HAPAX_SPARK_TRANSACTIONAL_ID_PREFIX"] = producer.prefix
     return [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()] + [
         {"name": name, "value": value} for name, value in texts.items()]
 

@@ -37,6 +37,10 @@ class Progress(NamedTuple):
     at_ms: int
     committed_batch: int = -1
     committed_ms: int = -1
+    lag_records: int = -1
+    """Records between the batch and the end of its sources; -1: none of the sources tells."""
+    lag_ms: int = -1
+    """The age of the oldest of them."""
 
     def status(self) -> dict[str, Any]:
         told: dict[str, Any] = {
@@ -45,6 +49,8 @@ class Progress(NamedTuple):
             "time": from_millis(self.at_ms)}
         if self.committed_batch >= 0:
             told["lastCommit"] = {"batchId": self.committed_batch, "time": from_millis(self.committed_ms)}
+        if self.lag_records >= 0:
+            told["lag"] = {"records": self.lag_records, "milliseconds": max(0, self.lag_ms)}
         return {name: value for name, value in told.items() if value != ""}
 
 
@@ -53,13 +59,14 @@ def read_progress(text: bytes) -> Progress:
     keep the operator from looking after its job."""
     try:
         body = json.loads(text)
-        last = body.get("lastCommit") or {}
+        last, lag = body.get("lastCommit") or {}, body.get("lag") or {}
         return Progress(
             query=_text(body.get("queryId")), name=_text(body.get("name")),
             batch=_whole(body["batchId"]), rows=_whole(body.get("numInputRows") or 0),
             input_rate=_rate(body.get("inputRowsPerSecond") or 0), at_ms=_whole(body["timestampMs"], _LAST_MS),
             processed_rate=_rate(body.get("processedRowsPerSecond") or 0),
-            committed_batch=_whole(last.get("batchId", -1)), committed_ms=_whole(last.get("timestampMs", -1), _LAST_MS))
+            committed_batch=_whole(last.get("batchId", -1)), committed_ms=_whole(last.get("timestampMs", -1), _LAST_MS),
+            lag_records=_whole(lag.get("records", -1)), lag_ms=_whole(lag.get("ms", -1)))
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"no progress: {error!r}") from error
 

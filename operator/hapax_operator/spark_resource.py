@@ -66,6 +66,8 @@ class SparkSpec:
         for each in fields(self):
             value = getattr(self, each.name)
             default = each.default_factory() if each.default_factory is not MISSING else each.default
+            if each.name == "account" and value == DEFAULT_ACCOUNT:
+                continue  # the default of a former definition, which is stored in its resources
             if each.name not in _NOT_OF_A_RUN and value != default:
                 told[each.name] = value
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Keeps the Spark jobs of TransactionalProducers running: observe, plan (`plan_spark`), apply, step by step.
+"""Keeps Spark jobs running: observe, plan (`plan_spark`), apply, step by step.
 
 All pods with the label are watched, so that observing a job at rest sends no request. Before a step is taken, the
 resource and then its pods are read from the API server. The plan's rules rely on this order.
@@ -31,10 +31,11 @@ from hapax_operator.plan_spark import (
     Write,
     plan_spark,
 )
-from hapax_operator.resources import SPARK_FINALIZER, ProducerResource, Ref
-from hapax_operator.spark_pods import GATE, IDENTITY, driver_name, driver_pod, identity_of, pod_seen
+from hapax_operator.resources import SPARK_FINALIZER, Ref
+from hapax_operator.spark_pods import GATE, IDENTITY, driver_name, driver_pod, pod_seen
 from hapax_operator.spark_progress import ProgressReader
 from hapax_operator.spark_resource import DEFAULT_ACCOUNT
+from hapax_operator.spark_work import SparkWork
 from hapax_operator.status import difference
 
 log = telemetry.logger("spark")
@@ -48,13 +49,13 @@ _ENDED_KEPT: Final = 1000
 class ReconcilerCalls(NamedTuple):
     """Callbacks into the reconciler. They raise errors after which the reconciler tries again."""
 
-    refresh: Callable[[Ref], Awaitable[ProducerResource | None]]
-    """The resource's current state at the API server."""
+    refresh: Callable[[Ref], Awaitable[SparkWork | None]]
+    """The work's current state at the API server."""
     seen: Callable[[Ref, Mapping[str, Any]], None]
-    note: Callable[[ProducerResource, Note], Awaitable[None]]
-    ids: Callable[[ProducerResource], Awaitable[Sequence[ProducerSeen]]]
+    note: Callable[[SparkWork, Note], Awaitable[None]]
+    ids: Callable[[SparkWork], Awaitable[Sequence[ProducerSeen]]]
     """A description of each id."""
-    fence: Callable[[ProducerResource, Fence], Awaitable[None]]
+    fence: Callable[[SparkWork, Fence], Awaitable[None]]
     wake: Callable[[Ref], None]
 
 
@@ -93,91 +94,86 @@ class SparkRuns:
         await supervision.end(*self._watches.values())
         await self._progress.close()
 
-    def concerns(self, resource: ProducerResource) -> bool:
-        return resource.lease is None and (
-            resource.spark is not None or SPARK_FINALIZER in resource.meta.finalizers
-            or bool(resource.status.get("spark")))
+    def forget(self, ref: Ref, record: Mapping[str, Any] | None) -> None:
+        for key, refs in list(self._refs.items()):
+            refs.discard(ref)
+            if not refs:
+                del self._refs[key]
+        self._progress.forget(RunRecord.decode(record).uid)
 
-    def forget(self, resource: ProducerResource) -> None:
-        key = (resource.meta.ref.namespace, identity_of(resource))
-        refs = self._refs.get(key, set())
-        refs.discard(resource.meta.ref)
-        if not refs:
-            self._refs.pop(key, None)
-        self._progress.forget(RunRecord.decode(resource.status.get("spark")).uid)
-
-    async def look(self, resource: ProducerResource, conflict: str) -> SparkView:
+    async def look(self, work: SparkWork, conflict: str) -> SparkView:
         """Takes all steps that are due. Raises KubeUnavailable, KubeRefused, HapaxError."""
-        ref, identity = resource.meta.ref, identity_of(resource)
-        key = (ref.namespace, identity)
+        ref, key = work.meta.ref, _key(work)
         if ref.namespace not in self._watches:
             self._watches[ref.namespace] = supervision.keep(
                 partial(self._watch, ref.namespace), "spark-pods", self._random, ref.namespace)
         self._refs.setdefault(key, set()).add(ref)
-        planned = self._plan(resource, list(self._pods.get(key, {}).values()), None, conflict)
+        planned = self._plan(work, list(self._pods.get(key, {}).values()), None, conflict)
         for _ in range(_ROUNDS):
             if planned.step is None:
                 break
             current = await self._reconciler.refresh(ref)
-            if current is None or current.meta.uid != resource.meta.uid:
+            if current is None or current.meta.uid != work.meta.uid:
                 return SparkView((), None, 0.0)
-            resource = current
+            work, key = current, _key(current)
+            self._refs.setdefault(key, set()).add(ref)
             pods = await self._listed(key)
-            planned = self._plan(resource, pods, None, conflict)
+            planned = self._plan(work, pods, None, conflict)
             if planned.step == LookAtIds():
-                planned = self._plan(resource, pods, await self._reconciler.ids(resource), conflict)
+                planned = self._plan(work, pods, await self._reconciler.ids(work), conflict)
             if planned.step is not None:
-                await self._take(resource, planned.step)
+                await self._take(work, planned.step)
         again_s = planned.again_s if planned.step is None else _AGAIN_S
-        return SparkView(planned.conditions, self._told(resource, planned, key), again_s)
+        return SparkView(planned.conditions, self._told(work, planned, key), again_s)
 
     def _plan(
-        self, resource: ProducerResource, pods: list[PodSeen], ids: Sequence[ProducerSeen] | None, conflict: str
+        self, work: SparkWork, pods: list[PodSeen], ids: Sequence[ProducerSeen] | None, conflict: str
     ) -> SparkPlan:
-        named = RunRecord.decode(resource.status.get("spark")).uid
+        named = RunRecord.decode(work.record).uid
         if named in self._ended and all(each.uid != named for each in pods):
             pods = [*pods, self._ended[named]]
-        finalized = SPARK_FINALIZER in resource.meta.finalizers
-        return plan_spark(resource, finalized, pods, ids, self._clock.now_ms(), conflict)
+        finalized = SPARK_FINALIZER in work.meta.finalizers
+        return plan_spark(work, finalized, pods, ids, self._clock.now_ms(), conflict)
 
-    async def _take(self, resource: ProducerResource, step: Step) -> None:
-        ref = resource.meta.ref
+    async def _take(self, work: SparkWork, step: Step) -> None:
+        ref = work.meta.ref
         pods = f"/api/v1/namespaces/{ref.namespace}/pods"
         match step:
             case Write(record, notes):
-                told = difference({"spark": resource.status.get("spark")}, {"spark": record.encode()})
-                body = await self._api.put_record(resource.meta, told)
+                told = difference({work.form.record: work.record}, {work.form.record: record.encode()})
+                body = await self._api.put_record(work.meta, told)
                 if body is None:
                     return  # the record has changed in the meantime: the next look reads it
                 self._reconciler.seen(ref, body)
                 log.info("a run of a Spark job", resource=str(ref), run=record.run, stage=record.stage)
                 for note in notes:
-                    await self._reconciler.note(resource, note)
+                    await self._reconciler.note(work, note)
             case Delete(seen):
                 for pod in seen:
                     await self._api.end(f"{pods}/{pod.name}", pod.uid)
             case FenceIds(fences):
                 for fence in fences:
-                    await self._reconciler.fence(resource, fence)
+                    await self._reconciler.fence(work, fence)
             case Make(run):
-                assert resource.spark is not None
-                await self._api.create(pods, driver_pod(resource, resource.spark, run, self._account))
-                log.info("the driver's pod was created", resource=str(ref), pod=driver_name(ref.name, run))
+                assert work.spark is not None
+                await self._api.create(pods, driver_pod(work, work.spark, run, self._account))
+                name = driver_name(ref.name, run, work.form.infix)
+                log.info("the driver's pod was created", resource=str(ref), pod=name)
             case Lift(pod):
                 await self._api.lift_gate(f"{pods}/{pod.name}", pod.uid, GATE)
             case Finalize(wanted):
-                await self._api.set_finalizer(resource.meta, wanted, SPARK_FINALIZER)
+                await self._api.set_finalizer(work.meta, wanted, SPARK_FINALIZER)
             case LookAtIds():
                 raise AssertionError("the ids were looked at")
 
     def _told(
-        self, resource: ProducerResource, planned: SparkPlan, key: tuple[str, str]
+        self, work: SparkWork, planned: SparkPlan, key: tuple[str, str]
     ) -> Mapping[str, Any] | None:
         """The last progress stays in the status after the driver has ended, except for its rates."""
-        if resource.spark is None:
+        if work.spark is None:
             return None
-        ref, pod = resource.meta.ref, planned.running
-        told = dict(resource.status.get("sparkProgress") or {})
+        ref, pod = work.meta.ref, planned.running
+        told = dict(work.progress)
         if pod is None:
             moment = {"inputRowsPerSecond": 0, "processedRowsPerSecond": 0} if told else {}
             return {**told, **moment, "executors": 0}
@@ -191,6 +187,8 @@ class SparkRuns:
 
     async def _listed(self, key: tuple[str, str]) -> list[PodSeen]:
         namespace, identity = key
+        if not identity:
+            return []
         found = await self._api.listed(f"/api/v1/namespaces/{namespace}/pods", f"{IDENTITY}={identity}")
         pods = [pod_seen(each) for each in found["items"]]
         self._pods[key] = {each.uid: each for each in pods}
@@ -234,3 +232,8 @@ class SparkRuns:
             while len(self._ended) > _ENDED_KEPT:
                 self._ended.popitem(last=False)
         return key
+
+
+def _key(work: SparkWork) -> tuple[str, str]:
+    pinned = RunRecord.decode(work.record).pinned
+    return work.meta.ref.namespace, pinned or work.identity

@@ -16,7 +16,7 @@ from hapax.runtime import supervision, telemetry
 from hapax.runtime.ports import Randomness, Task
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.metrics import MISSED
-from hapax_operator.resources import GROUP, VERSION, WATCHED, Meta, Ref
+from hapax_operator.resources import GROUP, SPARK_JOBS, WATCHED, Meta, Ref, version_of
 
 log = telemetry.logger("sweep")
 
@@ -101,11 +101,19 @@ class WatchSweep:
         for plural in WATCHED:
             for namespace in self._namespaces or ("",):
                 within = f"namespaces/{namespace}/" if namespace else ""
-                listed = await self._api.outline(f"/apis/{GROUP}/{VERSION}/{within}{plural}")
+                listed = await self._listed(plural, f"/apis/{GROUP}/{version_of(plural)}/{within}{plural}")
                 known = {each.ref: each for each in self._known.metas(plural)
                          if not namespace or each.ref.namespace == namespace}
                 found |= different(plural, listed, known)
         return found
+
+    async def _listed(self, plural: str, collection: str) -> Iterable[Mapping[str, Any]]:
+        try:
+            return await self._api.outline(collection)
+        except KubeRefused as refused:
+            if refused.code != 404 or plural != SPARK_JOBS:
+                raise
+            return ()  # the definitions are those of a release before SparkJob
 
     async def _missed(self, ref: Ref, before: Meta | None) -> bool:
         """Whether the resource is still known as before and is different; then it is reported as by a watch."""

@@ -19,7 +19,7 @@ from kubernetes.aio.client import Configuration
 
 from hapax.runtime import supervision, telemetry
 from hapax_operator.api import login
-from hapax_operator.resources import GROUP, POOLS, VERSION, WATCHED
+from hapax_operator.resources import GROUP, POOLS, VERSION, WATCHED, version_of
 
 log = telemetry.logger("watch")
 
@@ -50,7 +50,7 @@ class Scope(NamedTuple):
 
 def resources(namespaces: Sequence[str]) -> Scope:
     """What users create."""
-    return Scope(tuple((GROUP, VERSION, plural) for plural in WATCHED), tuple(namespaces))
+    return Scope(tuple((GROUP, version_of(plural), plural) for plural in WATCHED), tuple(namespaces))
 
 
 def pool(namespace: str, name: str) -> Scope:

@@ -13,9 +13,10 @@ from typing import Any
 
 from hapax.local.cluster import LocalCluster
 from hapax_kube.api import ApiError, KubeApi
+from hapax_operator.resources import version_of
 from integration.etcd_process import dies_with_parent
 
-GROUP = "/apis/hapax.dev/v1alpha1"
+GROUP = "/apis/hapax.dev"
 
 
 ADOPT = {"hapax.dev/adopt": "true"}
@@ -29,13 +30,17 @@ class Namespace:
         self.name = name
 
     def path(self, plural: str, name: str = "") -> str:
-        return f"{GROUP}/namespaces/{self.name}/{plural}" + (f"/{name}" if name else "")
+        path = f"{GROUP}/{version_of(plural)}/namespaces/{self.name}/{plural}"
+        return path + (f"/{name}" if name else "")
 
     def topic(self, name: str, *, annotations: dict[str, str] | None = None, **spec: Any) -> Any:
         return self._create("topics", "Topic", name, spec, annotations)
 
     def producer(self, name: str, *, annotations: dict[str, str] | None = None, **spec: Any) -> Any:
         return self._create("transactionalproducers", "TransactionalProducer", name, spec, annotations)
+
+    def spark_job(self, name: str, producer: str, **spec: Any) -> Any:
+        return self._create("sparkjobs", "SparkJob", name, {"producer": {"name": producer}, **spec}, None)
 
     def user(self, name: str, login: str = "Scram", *, authentication: Any = None, **spec: Any) -> Any:
         """`authentication`: its further fields."""
@@ -53,7 +58,7 @@ class Namespace:
     def _create(self, plural: str, kind: str, name: str, spec: Any, annotations: dict[str, str] | None) -> Any:
         metadata = {"name": name, "annotations": annotations or {}}
         return self.api.create(self.path(plural), {
-            "apiVersion": "hapax.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec})
+            "apiVersion": f"hapax.dev/{version_of(plural)}", "kind": kind, "metadata": metadata, "spec": spec})
 
     def get(self, plural: str, name: str) -> Any:
         return self.api.get(self.path(plural, name))

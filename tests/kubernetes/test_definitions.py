@@ -130,6 +130,49 @@ def test_a_spark_job_gets_its_defaults_and_reruns_only_rise(namespace: Namespace
     namespace.patch("transactionalproducers", "job", spark=None)
 
 
+def job(**spec: object) -> dict[str, object]:
+    return {**SPARK, **spec}
+
+
+@pytest.mark.parametrize(("spec", "sentence"), [
+    (job(checkpoint={}), "or ephemeral: true"),
+    (job(job="/jobs/mine.py"), "or a file as local:///path/to/job.py"),
+    (job(conf={"spark.master": "local"}), "are set by the driver's pod"),
+    (job(image=None), "spec.image: Required value"),
+    (job(backOff={"firstSeconds": 500}), "not be more than longestSeconds"),
+])
+def test_a_bad_spark_job_is_refused_with_a_sentence(
+    namespace: Namespace, spec: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ApiError, match=re.escape(sentence)):
+        namespace.spark_job("bad", "loader", **{name: value for name, value in spec.items() if value is not None})
+
+
+def test_a_spark_job_s_producer_stays_and_reruns_only_rise(namespace: Namespace) -> None:
+    body = namespace.spark_job("job", "loader", **job(rerun=2))
+    assert body["spec"]["managed"] is True and body["spec"]["backOff"]["firstSeconds"] == 10
+    for change, sentence in (({"rerun": 1}, "rerun counts requests"), (
+            {"producer": {"name": "other"}}, "producer cannot be changed")):
+        with pytest.raises(ApiError, match=re.escape(sentence)):
+            namespace.patch("sparkjobs", "job", **change)
+
+
+def test_a_section_s_fields_are_those_of_a_spark_job() -> None:
+    """So that a section can be carried over as it stands."""
+    section = _properties("transactionalproducers", "v1alpha1")["spark"]["properties"]
+    fields = _properties("sparkjobs", "v1alpha2")
+    for name, schema in section.items():
+        assert fields[name] == schema, name
+    assert _properties("transactionalproducers", "v1alpha1") == _properties("transactionalproducers", "v1alpha2")
+
+
+def _properties(plural: str, version: str) -> dict[str, dict[str, object]]:
+    definition = yaml.safe_load((ROOT / "charts" / "hapax" / "files" / "crds" / f"{plural}.yaml").read_text())
+    (found,) = (each for each in definition["spec"]["versions"] if each["name"] == version)
+    properties: dict[str, dict[str, object]] = found["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    return properties
+
+
 def test_kubectl_scales_a_topic_and_shows_its_columns(namespace: Namespace, kube_api: KubeApi) -> None:
     namespace.topic("a", partitions=2)
     scaled = kube_api.kubectl("-n", namespace.name, "scale", "topic.hapax.dev/a", "--replicas=5")
@@ -144,24 +187,24 @@ def test_examples_of_the_page_are_taken(namespace: Namespace) -> None:
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     examples = re.findall(r"^    apiVersion: hapax[.]dev/.*\n(?:    .*\n)+", page, re.MULTILINE)
     bodies = [yaml.safe_load(textwrap.dedent(each)) for each in examples]
-    assert [each["metadata"]["name"] for each in bodies] == ["orders", "web", "loader", "flights"]
+    assert [each["metadata"]["name"] for each in bodies] == ["orders", "web", "loader", "flights", "flights"]
     for body in bodies:
-        plural = body["kind"].lower() + "s"
+        path = namespace.path(body["kind"].lower() + "s").replace("v1alpha1", body["apiVersion"].rpartition("/")[2])
         body["metadata"].pop("namespace", None)
-        namespace.api.create(f"{namespace.path(plural)}?dryRun=All&fieldValidation=Strict", body)
+        namespace.api.create(f"{path}?dryRun=All&fieldValidation=Strict", body)
 
 
-@pytest.mark.parametrize("name", ["topics", "transactionalproducers", "brokerpools", "users"])
+@pytest.mark.parametrize("name", ["topics", "transactionalproducers", "sparkjobs", "brokerpools", "users"])
 def test_every_field_is_described(name: str) -> None:
     """`kubectl explain` is where people look first."""
     definition = yaml.safe_load((ROOT / "charts" / "hapax" / "files" / "crds" / f"{name}.yaml").read_text())
-    (version,) = definition["spec"]["versions"]
-    schema = version["schema"]["openAPIV3Schema"]
-    assert schema["description"]
-    for part in ("spec", "status"):
-        described = schema["properties"][part]
-        bare = [field for field, about in described["properties"].items() if not about.get("description")]
-        assert described["description"] and bare == []
+    for version in definition["spec"]["versions"]:
+        schema = version["schema"]["openAPIV3Schema"]
+        assert schema["description"]
+        for part in ("spec", "status"):
+            described = schema["properties"][part]
+            bare = [field for field, about in described["properties"].items() if not about.get("description")]
+            assert described["description"] and bare == []
 
 
 def test_the_definition_knows_every_topic_configuration() -> None:

@@ -22,6 +22,7 @@ from hapax_kube.kubelet import Kubelet
 from hapax_kube.operator import ADOPT, Namespace, OperatorProcess
 from hapax_operator.resources import read_producer
 from hapax_operator.spark_pods import driver_pod
+from hapax_operator.spark_work import of_section
 from integration.waiting import wait_until
 
 PRODUCERS = "transactionalproducers"
@@ -134,7 +135,7 @@ def test_a_driver_s_pod_fits_the_restricted_standard(namespace: Namespace) -> No
     described = read_producer(namespace.producer("job", transactionalId="job", managed=False, spark={
         **SPARK, "checkpoint": {"claimName": "claim"}, "nodeSelector": {"disk": "fast"}, "imagePullSecrets": ["one"]}))
     assert described.spark is not None
-    pod = driver_pod(described, described.spark, 1)
+    pod = driver_pod(of_section(described), described.spark, 1)
     namespace.api.create(pods, pod)
     pod["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
     with pytest.raises(ApiError, match="violates PodSecurity"):
@@ -177,3 +178,39 @@ def test_pause_and_unmanaged_leave_the_job_alone(
     assert kubelet.driver() is not None
     namespace.delete(PRODUCERS, "job")
     until(kubelet, lambda: not namespace.exists(PRODUCERS, "job"), "end of the resource, for which nobody waits")
+
+
+def test_a_spark_job_runs_under_its_producer_and_waits_where_it_has_none(
+    namespace: Namespace, operator: OperatorProcess, hapax: LocalCluster, kubelet: Kubelet
+) -> None:
+    name, jobs = f"job-{uuid.uuid4().hex[:8]}", "sparkjobs"
+    told = {
+        "batchId": 4, "numInputRows": 100, "inputRowsPerSecond": 12.34, "processedRowsPerSecond": 56.78,
+        "timestampMs": 1_800_000_000_000, "lag": {"records": 250, "ms": 3400}}
+
+    def shown(kind: str, which: str = "copy") -> tuple[str, str]:
+        return namespace.condition(jobs, which, kind)
+
+    with driver_answering(told) as address:
+        kubelet.address = address
+        namespace.spark_job("copy", "loader", **SPARK)
+        until(kubelet, lambda: shown("Ready") == ("False", "NoProducer"), "a look")
+        namespace.producer("loader", transactionalId=name)
+        until(kubelet, lambda: shown("Running") == ("True", "Running"), "a run")
+        assert kubelet.begun == ["copy-spark-1"] and shown("Ready") == ("True", "Accepted")
+        until(kubelet, lambda: "progress" in namespace.get(jobs, "copy")["status"]
+              and namespace.get(jobs, "copy")["status"]["progress"].get("lag") is not None, "progress")
+    status = namespace.get(jobs, "copy")["status"]
+    assert status["progress"]["lag"] == {"records": 250, "milliseconds": 3400}
+    assert (status["progress"]["batchId"], status["transactionalId"]) == (4, name)
+    columns = namespace.api.kubectl("-n", namespace.name, "get", "sparkjob", "copy").stdout.split("\n")
+    assert "BEHIND" in columns[0] and "250" in columns[1]
+
+    namespace.spark_job("rival", "loader", **SPARK)
+    until(kubelet, lambda: shown("Ready", "rival") == ("False", "ResourceConflict"), "the younger one waits")
+    namespace.delete(jobs, "copy")
+    until(kubelet, lambda: shown("Running", "rival") == ("True", "Running"), "the younger one's run")
+    assert kubelet.begun == ["copy-spark-1", "rival-spark-1"]
+    namespace.delete("transactionalproducers", "loader")
+    until(kubelet, lambda: shown("Running", "rival") == ("False", "NoProducer") and kubelet.driver() is None, "the end")
+    assert not namespace.exists(jobs, "copy")

@@ -22,6 +22,7 @@ from hapax_operator.resources import (
     TopicResource,
     read,
 )
+from hapax_operator.spark_work import of_section
 
 POLICY = read_policy({"namespaces": [
     {"names": ["*"], "topics": ["{namespace}.*"], "transactionalIds": ["{namespace}.*"]},
@@ -138,6 +139,6 @@ def test_a_foreign_lease_is_not_taken_and_holds_up_nobody() -> None:
 def test_a_job_under_foreign_ids_is_not_started() -> None:
     resource = producer(transactionalId="loader", spark={
         "image": "i", "job": "j", "checkpoint": {"claimName": "c"}})
-    planned = plan_spark(resource, True, [], [], 0)
+    planned = plan_spark(of_section(resource), True, [], [], 0)
     assert planned.step is None
     assert [(each.type, each.reason) for each in planned.conditions][:1] == [("SparkRunning", "OutsidePolicy")]

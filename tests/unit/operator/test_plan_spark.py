@@ -30,6 +30,7 @@ from hapax_operator.plan_spark import (
 from hapax_operator.plan_start import Intent
 from hapax_operator.resources import PRODUCERS, Meta, ProducerResource, Ref
 from hapax_operator.spark_resource import BackOff, SparkSpec, read_spark
+from hapax_operator.spark_work import of_section
 
 NOW = 1_800_000_000_000
 SPEC = SparkSpec(image="spark:1", job="jobs.one", checkpoint_claim="claim")
@@ -66,7 +67,7 @@ def look(
     described: ProducerResource, *pods: PodSeen, ids: Any = None, finalized: bool = True, now: int = NOW,
     conflict: str = "",
 ) -> SparkPlan:
-    return plan_spark(described, finalized, pods, ids, now, conflict)
+    return plan_spark(of_section(described), finalized, pods, ids, now, conflict)
 
 
 def reason(planned: SparkPlan, kind: str = "SparkRunning") -> tuple[str, str]:
@@ -254,7 +255,7 @@ def test_a_run_from_before_the_rule_goes_on_and_no_other_starts() -> None:
     assert look(resource(record, spec), driver(1)).step is None
     ended = written(look(resource(record, spec), driver(1, phase="Failed", reason="Error")))
     late = NOW + 3_600_000
-    planned = plan_spark(resource(ended, spec), True, [], FREE, late)
+    planned = plan_spark(of_section(resource(ended, spec)), True, [], FREE, late)
     assert planned.step is None
     assert any(each.reason == "NoCheckpoint" for each in planned.conditions)
 

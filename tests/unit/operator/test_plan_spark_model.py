@@ -31,6 +31,7 @@ from hapax_operator.plan_spark import (
 )
 from hapax_operator.resources import PRODUCERS, Meta, ProducerResource, Ref
 from hapax_operator.spark_resource import BackOff, SparkSpec
+from hapax_operator.spark_work import of_section
 
 NOW = 1_800_000_000_000
 LINGERS_MS = 8_000
@@ -77,12 +78,12 @@ class World:
         assert look is not None
         self.looks[operator] = None
         pods = list(self.pods.values())
-        step = plan_spark(look.resource, self.finalized, pods, None, self.now).step
+        step = plan_spark(of_section(look.resource), self.finalized, pods, None, self.now).step
         if step == LookAtIds():
             ids = [ProducerSeen(
                 "loader", 7, 3, "Ongoing" if self.opened else "Empty",
                 opened_ms=self.now if self.opened else -1, instance=str(self.instance))]
-            step = plan_spark(look.resource, self.finalized, pods, ids, self.now).step
+            step = plan_spark(of_section(look.resource), self.finalized, pods, ids, self.now).step
         if step is not None:
             self.flying.append((step, look))
 

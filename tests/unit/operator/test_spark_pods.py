@@ -12,8 +12,9 @@ import pytest
 from hapax.runtime.clock import SystemClock
 from hapax_operator.plan_spark import PodSeen
 from hapax_operator.resources import ProducerResource, read_producer
-from hapax_operator.spark_pods import driver_name, driver_pod, identity_of, pod_seen
+from hapax_operator.spark_pods import driver_name, driver_pod, pod_seen
 from hapax_operator.spark_progress import ProgressReader, read_progress
+from hapax_operator.spark_work import identity_of, of_section
 
 SPARK: dict[str, Any] = {"image": "spark:1", "job": "jobs.one", "arguments": ["--x"],
                          "checkpoint": {"ephemeral": True}}
@@ -28,7 +29,7 @@ def resource(spark: Mapping[str, Any], name: str = "loader", **spec: Any) -> Pro
 def pod(spark: Mapping[str, Any], **spec: Any) -> dict[str, Any]:
     described = resource(spark, **spec)
     assert described.spark is not None
-    return driver_pod(described, described.spark, 3)
+    return driver_pod(of_section(described), described.spark, 3)
 
 
 def environment(body: Mapping[str, Any]) -> dict[str, str]:
@@ -39,7 +40,7 @@ def test_a_job_that_names_no_account_gets_that_of_the_operator_s_release() -> No
     for given, account in (({}, "demo-hapax-spark"), ({"serviceAccountName": "mine"}, "mine")):
         described = resource({**SPARK, **given})
         assert described.spark is not None
-        body = driver_pod(described, described.spark, 1, "demo-hapax-spark")
+        body = driver_pod(of_section(described), described.spark, 1, "demo-hapax-spark")
         assert body["spec"]["serviceAccountName"] == account
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from hapax.runtime import telemetry
 from hapax_operator import sweep
-from hapax_operator.api import KubeUnavailable
-from hapax_operator.resources import TOPICS, Meta, Ref
+from hapax_operator.api import KubeRefused, KubeUnavailable
+from hapax_operator.resources import SPARK_JOBS, TOPICS, Meta, Ref
 from hapax_operator.sweep import WatchSweep, different
 
 REF = Ref(TOPICS, "team", "orders")
@@ -44,10 +44,13 @@ class World:
         self.restarts = 0
         self.away = False
         self.readable = True
+        self.not_installed = ""
 
     async def outline(self, path: str) -> list[Mapping[str, Any]]:
         if self.away:
             raise KubeUnavailable
+        if path.endswith(self.not_installed or "nothing"):
+            raise KubeRefused(404, "page not found")
         return list(self.stored.values()) if path.endswith(TOPICS) else []
 
     async def get(self, ref: Ref) -> Mapping[str, Any] | None:
@@ -135,4 +138,20 @@ async def test_a_server_that_does_not_answer_makes_it_unready(monkeypatch: pytes
     monkeypatch.setattr(sweep, "_UNANSWERED_S", 60.0)
     await made.look()
     assert made.ready() == ""
+    await made.close()
+
+
+async def test_definitions_of_a_release_without_spark_jobs_are_swept_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the definitions are installed apart from the release, they may be older than the operator."""
+    world = World()
+    made = world.sweep(monkeypatch)
+    monkeypatch.setattr(sweep, "_UNANSWERED_S", 60.0)
+    made.start()
+    world.stored[REF], world.not_installed = metadata(2), SPARK_JOBS
+    await made.look()
+    assert "missed 1 changes" in made.ready()
+    world.not_installed = TOPICS
+    monkeypatch.setattr(sweep, "_UNANSWERED_S", -1000.0)
+    await made.look()
+    assert "listed no resources for" in made.ready(), "of other kinds it is a failure"
     await made.close()

@@ -1,0 +1,81 @@
+"""Bugs by which two drivers of a Spark job run at a time, a run is lost, or one is started twice. Paths lead from
+services/hapax to the operator."""
+
+# ruff: noqa: E501 (it quotes code that is as long as it is)
+from __future__ import annotations
+
+from hapax_mutants.mutant import Mutant, unit
+
+PLAN = unit("operator/test_plan_spark.py")
+MODEL = unit("operator/test_plan_spark_model.py")
+WORK = unit("operator/test_spark_work.py")
+OPERATOR = "../../operator/hapax_operator/"
+
+MUTANTS = (
+    Mutant(
+        "a pod that the record does not name is let run", "docs/kubernetes.md", OPERATOR + "plan_spark.py",
+        "        return self._do(Write(replace(\n            self.record, stage=STARTED, uid=made.uid, driver=made.name, fingerprint=made.fingerprint,\n            started_ms=self.now_ms)))\n",
+        "        return self._do(Lift(made))\n",
+        (MODEL,),
+    ),
+    Mutant(
+        "a driver starts while executors of the former one live", "docs/kubernetes.md", OPERATOR + "plan_spark.py",
+        "        others = [each for each in self.pods if each.live and each is not made]\n",
+        "        others = [each for each in self.pods if each.live and each is not made and each.driver]\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "a driver that was deleted by force is not waited for", "docs/kubernetes.md", OPERATOR + "plan_spark.py",
+        "        if vanished_s < _VANISHED_S:\n",
+        "        if False:\n",
+        (MODEL,),
+    ),
+    Mutant(
+        "a new driver starts before the former one is fenced", "docs/kubernetes.md", OPERATOR + "plan_spark.py",
+        "            case FenceAll(fences):\n                return self._do(FenceIds(fences))\n",
+        "            case FenceAll():\n                pass\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "a record is cleared before it is copied", "docs/kubernetes.md", OPERATOR + "spark_work.py",
+        "        return Clear() if known == wanted else Copy(wanted)\n",
+        "        return Clear() if known else Copy(wanted)\n",
+        (WORK,),
+    ),
+    Mutant(
+        "a SparkJob acts while its producer still has a run", "docs/kubernetes.md", OPERATOR + "spark_work.py",
+        "    elif producer.has_runs:\n",
+        "    elif producer.spark is not None:\n",
+        (WORK,),
+    ),
+    Mutant(
+        "numbers of runs go back by a hand-over", "docs/kubernetes.md", OPERATOR + "spark_work.py",
+        '        wanted["run"] = max(wanted.get("run", 0), known.get("run", 0))\n',
+        "",
+        (WORK,),
+    ),
+    Mutant(
+        "two SparkJobs run under one producer", "docs/kubernetes.md", OPERATOR + "spark_work.py",
+        "    elif any(each.meta.age < job.meta.age for each in rivals if each.meta.uid != job.meta.uid):\n",
+        "    elif False:\n",
+        (WORK,),
+    ),
+    Mutant(
+        "the pods of a producer that was replaced are forgotten", "docs/kubernetes.md", OPERATOR + "plan_spark.py",
+        "        elif self.record.pinned and self.record.pinned != resource.identity:\n",
+        "        elif False:\n",
+        (WORK,),
+    ),
+    Mutant(
+        "a SparkJob ends the driver of a section that still is there", "docs/kubernetes.md", OPERATOR + "spark_work.py",
+        "    if producer is not None and not hindered:\n",
+        "    if producer is not None:\n",
+        (WORK,),
+    ),
+    Mutant(
+        "an upgrade restarts every Spark job", "docs/kubernetes.md", OPERATOR + "spark_resource.py",
+        "            if each.name not in _NOT_OF_A_RUN and value != default:\n",
+        "            if each.name not in _NOT_OF_A_RUN:\n",
+        (WORK,),
+    ),
+)
