@@ -24,7 +24,8 @@ from hapax_operator.conditions import Condition, Note, from_millis
 from hapax_operator.plan_producer import Fence, ProducerSeen
 from hapax_operator.plan_start import EndFormer, FenceAll, Intent, WriteDown, plan_start
 from hapax_operator.plan_start import Wait as StartWaits
-from hapax_operator.spark_resource import BackOff
+from hapax_operator.spark_resource import REPLACE, BackOff
+from hapax_operator.spark_schedule import Due, due_of
 from hapax_operator.spark_work import HINDRANCES, SparkWork
 
 STARTING, STARTED, ENDING, ENDED = "Starting", "Started", "Ending", "Ended"
@@ -42,6 +43,7 @@ _BY_WISH: Final = {
     "Removed": "the resource was deleted, or spec.spark was removed",
     "ResourceConflict": "an older resource takes precedence",
     "OutsidePolicy": "its namespace may not own the ids",
+    "Replaced": "the next run of its schedule is due",
     OTHER_PRODUCER: "its TransactionalProducer was replaced by one with other ids", **HINDRANCES}
 """Reasons for which the operator ends a run."""
 _NO_CHECKPOINT: Final = (
@@ -108,6 +110,14 @@ class RunRecord:
     exit: Exit | None = None
     identity: str = ""
     """Of the ids that it writes under, while there may be pods."""
+    scheduled_ms: int = -1
+    """The time of the schedule that the run was started for. It is written before the run, so no time has two runs."""
+    missed: int = 0
+    """How many times of the schedule have had no run of their own."""
+    rerun: int = 0
+    """`rerun` of the specification when the run was started."""
+    history: tuple[Exit, ...] = ()
+    """Ends of runs, the last one at the end."""
 
     def encode(self) -> dict[str, Any]:
         """Fields without a value are left out."""
@@ -116,35 +126,47 @@ class RunRecord:
             "fingerprint": self.fingerprint, "failures": self.failures, "ending": self.ending,
             "identity": self.identity,
             "startedAt": _text(self.started_ms), "runningSince": _text(self.running_ms),
-            "nextStartAt": _text(self.next_ms),
+            "nextStartAt": _text(self.next_ms), "scheduledAt": _text(self.scheduled_ms),
+            "missed": self.missed or None, "rerun": self.rerun or None,
+            "history": [_told_of(each, 256) for each in self.history] or None,
             "fencing": None if self.intent is None else self.intent.encode()}
         if self.exit is not None:
-            last = {"run": self.exit.run, "reason": self.exit.reason, "time": from_millis(self.exit.at_ms),
-                    "exitCode": self.exit.code, "message": self.exit.message[:1024],
-                    "endSeen": None if self.exit.seen else False}
-            told["lastExit"] = {name: value for name, value in last.items() if value not in (None, "")}
+            told["lastExit"] = _told_of(self.exit, 1024)
         return {name: value for name, value in told.items() if value not in (None, "")}
 
     @classmethod
     def decode(cls, status: Mapping[str, Any] | None) -> RunRecord:
         if not status:
             return cls()
-        last = status.get("lastExit")
         return cls(
             run=status.get("run", 0), stage=status.get("stage", ENDED), driver=status.get("driver", ""),
             uid=status.get("driverUid", ""), fingerprint=status.get("fingerprint", ""),
             intent=Intent.decode(status.get("fencing")), started_ms=_millis(status.get("startedAt")),
             running_ms=_millis(status.get("runningSince")), failures=status.get("failures", 0),
             next_ms=_millis(status.get("nextStartAt")), ending=status.get("ending", ""),
-            exit=None if not last else Exit(
-                last["run"], last["reason"], _millis(last.get("time")), last.get("exitCode"), last.get("message", ""),
-                last.get("endSeen", True)),
-            identity=status.get("identity", ""))
+            exit=_exit(status.get("lastExit")), identity=status.get("identity", ""),
+            scheduled_ms=_millis(status.get("scheduledAt")), missed=status.get("missed", 0),
+            rerun=status.get("rerun", 0),
+            history=tuple(each for told in status.get("history") or () if (each := _exit(told)) is not None))
 
     @property
     def pinned(self) -> str:
         """The identity whose pods must be looked at, even if the producer is gone or has another one. Empty: none."""
         return "" if self.stage == ENDED else self.identity
+
+
+def _told_of(last: Exit, longest: int) -> dict[str, Any]:
+    told = {"run": last.run, "reason": last.reason, "time": from_millis(last.at_ms), "exitCode": last.code,
+            "message": last.message[:longest], "endSeen": None if last.seen else False}
+    return {name: value for name, value in told.items() if value not in (None, "")}
+
+
+def _exit(told: Mapping[str, Any] | None) -> Exit | None:
+    if not told:
+        return None
+    return Exit(
+        told["run"], told["reason"], _millis(told.get("time")), told.get("exitCode"), told.get("message", ""),
+        told.get("endSeen", True))
 
 
 class Write(NamedTuple):
@@ -194,6 +216,8 @@ class SparkPlan:
     again_s: float = 0.0
     """Seconds until the next look; 0: when something changes."""
     running: PodSeen | None = None
+    due: Due | None = None
+    """What the schedule says; None: there is none."""
 
 
 def plan_spark(
@@ -202,7 +226,12 @@ def plan_spark(
 ) -> SparkPlan:
     """`pods`: all pods of the identity (the record's `pinned` one, or the work's), of any resource. `ids`: None if
     they were not described. `conflict`: the older resource that describes the ids."""
-    return _Look(resource, finalized, pods, ids, now_ms, conflict).plan()
+    look = _Look(resource, finalized, pods, ids, now_ms, conflict)
+    planned = replace(look.plan(), due=look.due)
+    if planned.step is None and look.due is not None and look.due.next_ms >= 0 and not look.unwanted:
+        left_s = max(1.0, (look.due.next_ms - now_ms) / 1000)
+        planned = replace(planned, again_s=min(planned.again_s or left_s, left_s))
+    return planned
 
 
 class _Look:
@@ -228,6 +257,9 @@ class _Look:
             self.unwanted = "ResourceConflict"
         elif self.spark.suspend:
             self.unwanted = "Suspended"
+        self.due = None
+        if self.spark is not None and self.spark.schedule is not None:
+            self.due = due_of(self.spark.schedule, self.record.scheduled_ms, _millis(resource.meta.created), now_ms)
         # A run that was started before this rule existed continues: ending it would lose its checkpoint.
         self.unsafe = self.spark is not None and not (self.spark.outlives_its_pod or self.spark.ephemeral)
 
@@ -251,7 +283,7 @@ class _Look:
             return SparkPlan(None, self._shown(), _LOOK_S)
         if pod.told_ms >= 0:
             return self._do(Write(replace(record, stage=ENDING, ending=DELETED)))
-        ending = self.unwanted or ("Changed" if record.fingerprint != self.fingerprint else "")
+        ending = self.unwanted or self._overtaken()
         if ending:
             told = Note("Normal", "SparkEnding", f"run {record.run} is being ended: {_BY_WISH[ending]}")
             return self._do(Write(replace(record, stage=ENDING, ending=ending), (told,)))
@@ -260,7 +292,7 @@ class _Look:
         if pod.phase == "Running" and record.running_ms < 0:
             told = Note("Normal", "SparkRunning", f"run {record.run}: pod {pod.name} runs")
             return self._do(Write(replace(record, running_ms=self.now_ms), (told,)))
-        old = self._mine(lambda each: each.driver and not each.live and each.run < record.run - 1)
+        old = self._mine(lambda each: each.driver and not each.live and each.run < record.run - self._kept())
         return SparkPlan(Delete(old) if old else None, self._shown(), running=self._running())
 
     def _ended(self, pod: PodSeen | None) -> Write:
@@ -276,7 +308,9 @@ class _Look:
         exit_ = Exit(
             record.run, reason, self.now_ms, None if pod is None else pod.exit_code,
             "its pod disappeared before its end was observed" if pod is None else pod.message, seen=pod is not None)
-        after = replace(record, stage=ENDED, ending="", exit=exit_, intent=None, next_ms=_NEVER, failures=0)
+        history = (*record.history, exit_)[-self._kept():] if self._kept() > 1 else ()
+        after = replace(
+            record, stage=ENDED, ending="", exit=exit_, intent=None, next_ms=_NEVER, failures=0, history=history)
         if reason == COMPLETED:
             return Write(after, (Note("Normal", "SparkCompleted", f"run {record.run} is complete"),))
         if reason in _BY_WISH or record.ending in _BY_WISH:
@@ -295,7 +329,7 @@ class _Look:
     def _resting(self) -> SparkPlan:
         record = self.record
         starting = record.stage == STARTING
-        wanted = not self.unwanted and not self.unsafe and not self._done()
+        wanted = not self.unwanted and not self.unsafe and not self._done() and (starting or self._called())
         made = next((each for each in self.pods if self._may_be_named(each)), None) if wanted else None
         others = [each for each in self.pods if each.live and each is not made]
         mine = tuple(each for each in others if each.owner in self.resource.owners and each.told_ms < 0)
@@ -326,9 +360,15 @@ class _Look:
         step = plan_start(run, None, self.ids, self.record.intent, self.now_ms, self.give_up_ms // 1000)
         match step:
             case WriteDown(intent):
+                assert self.spark is not None
+                claimed = self.record
+                if self.due is not None and self.due.at_ms >= 0:
+                    claimed = replace(
+                        claimed, scheduled_ms=self.due.at_ms, missed=claimed.missed + self.due.missed)
                 return self._do(Write(replace(
-                    self.record, run=run, stage=STARTING, intent=intent, identity=self.resource.identity, uid="",
-                    driver="", fingerprint="", started_ms=_NEVER, running_ms=_NEVER, next_ms=_NEVER)))
+                    claimed, rerun=self.spark.rerun, run=run, stage=STARTING, intent=intent,
+                    identity=self.resource.identity, uid="", driver="", fingerprint="", started_ms=_NEVER,
+                    running_ms=_NEVER, next_ms=_NEVER)))
             case FenceAll(fences):
                 return self._do(FenceIds(fences))
             case StartWaits(_) | EndFormer():
@@ -345,9 +385,32 @@ class _Look:
             and pod.owner in self.resource.owners and pod.run == self.record.run
             and pod.fingerprint == self.fingerprint)
 
-    def _done(self) -> bool:
-        """Whether it ended by itself, and its spec is unchanged."""
+    def _overtaken(self) -> str:
+        """Why a run that is still wanted ends: a change of the job does not concern a run of a schedule."""
+        if self.spark is None or self.spark.schedule is None:
+            return "Changed" if self.record.fingerprint != self.fingerprint else ""
+        if self.spark.rerun > self.record.rerun:
+            return "Changed"
+        late = self.due is not None and self.due.at_ms >= 0
+        return "Replaced" if late and self.spark.schedule.policy == REPLACE else ""
+
+    def _called(self) -> bool:
+        """Whether a run is due: by its schedule, by request, or because the last one was not completed."""
+        if self.spark is None or self.spark.schedule is None:
+            return True
         record = self.record
+        complete = record.exit is not None and record.exit.run == record.run and record.exit.reason == COMPLETED
+        due = self.due is not None and self.due.at_ms >= 0
+        return due or self.spark.rerun > record.rerun or (record.run > 0 and not complete)
+
+    def _kept(self) -> int:
+        return 1 if self.spark is None else self.spark.history_limit
+
+    def _done(self) -> bool:
+        """Whether it ended by itself, and its spec is unchanged. A schedule is never done."""
+        record = self.record
+        if self.spark is not None and self.spark.schedule is not None:
+            return False
         return (
             record.stage == ENDED and record.exit is not None and record.exit.reason == COMPLETED
             and record.fingerprint == self.fingerprint)
@@ -407,6 +470,10 @@ class _Look:
             return Condition(
                 kind, "False", "BackOff", f"run {record.run + 1} starts at {from_millis(record.next_ms)}: "
                 f"{_in_a_row(record.failures)}")
+        if record.stage != STARTING and not self._called() and self.due is not None:
+            if self.due.wrong:
+                return Condition(kind, "False", "BadSchedule", self.due.wrong)
+            return Condition(kind, "False", "Scheduled", f"run {record.run + 1} starts at {_text(self.due.next_ms)}")
         run = record.run if record.stage == STARTING else record.run + 1
         return Condition(kind, "False", "Starting", f"run {run} is about to start")
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from hapax.runtime import telemetry
 from hapax_operator.api import KubeApi, KubeRefused
-from hapax_operator.conditions import Condition, Note
+from hapax_operator.conditions import Condition, Note, from_millis
 from hapax_operator.resource_index import ResourceIndex
 from hapax_operator.resources import (
     GROUP,
@@ -143,6 +143,7 @@ class SparkJobs:
         return {
             JOB.progress: view.progress,
             "transactionalId": None if producer is None else producer.transactional_id or producer.prefix,
+            "nextRunAt": from_millis(view.next_ms) if view.next_ms >= 0 else None,
             "lastToken": of.get("lastToken"), "lastOutcome": of.get("lastOutcome")}
 
     def _conditions(self, job: SparkJobResource, view: SparkView) -> tuple[Condition, ...]:

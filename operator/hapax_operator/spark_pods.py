@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from hapax_operator.plan_spark import PodSeen
+from hapax_operator.pod_template import merged
 from hapax_operator.resources import GROUP, KINDS, version_of
 from hapax_operator.spark_resource import DEFAULT_ACCOUNT, SparkSpec
 from hapax_operator.spark_work import SparkWork
@@ -22,6 +23,9 @@ FINGERPRINT: Final = "hapax.dev/fingerprint"
 COMPONENT: Final = "app.kubernetes.io/component"
 DRIVER, EXECUTOR = "spark-driver", "spark-executor"
 PROGRESS_PORT: Final = 4041
+UI_PORT: Final = 4040
+AUTH_PATH: Final = "/var/run/hapax/spark-auth"
+AUTH_KEY: Final = "secret"
 
 _LONGEST_BASE: Final = 46
 """Characters. With the form's infix and a number appended, a pod's name is still a valid host name."""
@@ -31,10 +35,14 @@ _UNITS: Final = {"": 2**20, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2
 
 
 def driver_name(resource: str, run: int, infix: str = "driver") -> str:
+    return f"{_base(resource)}-{infix}-{run}"
+
+
+def _base(resource: str) -> str:
     base = resource.replace(".", "-")
     if base != resource or len(base) > _LONGEST_BASE:
         base = f"{base[:_LONGEST_BASE - 9].rstrip('-')}-{hashlib.sha256(resource.encode()).hexdigest()[:8]}"
-    return f"{base}-{infix}-{run}"
+    return base
 
 
 def driver_pod(work: SparkWork, spark: SparkSpec, run: int, account: str = DEFAULT_ACCOUNT) -> dict[str, Any]:
@@ -50,20 +58,20 @@ def driver_pod(work: SparkWork, spark: SparkSpec, run: int, account: str = DEFAU
         "args": ["run", spark.job, *spark.arguments],
         "env": _environment(work, spark, {**labels, COMPONENT: EXECUTOR}),
         "ports": [{"name": "driver", "containerPort": 7078}, {"name": "blocks", "containerPort": 7079},
-                  {"name": "progress", "containerPort": PROGRESS_PORT}],
-        "resources": dict(spark.driver_resources) or _resources(spark.driver_memory),
-        "securityContext": {
-            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}},
+                  {"name": "progress", "containerPort": PROGRESS_PORT},
+                  *([{"name": "ui", "containerPort": UI_PORT}] if spark.ui else [])],
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"}, {"name": "spark-local", "mountPath": "/spark-local"}],
     }
+    if spark.driver_resources:
+        container["resources"] = dict(spark.driver_resources)
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}, {"name": "spark-local", "emptyDir": {}}]
     if "://" not in spark.checkpoint_path:  # an emptyDir if `ephemeral` is true, otherwise no run is planned
         claim = {"persistentVolumeClaim": {"claimName": spark.checkpoint_claim}}
         volumes.append({"name": "checkpoint", **(claim if spark.checkpoint_claim else {"emptyDir": {}})})
         container["volumeMounts"].append({"name": "checkpoint", "mountPath": spark.checkpoint_path})
-    return {
+    needed: dict[str, Any] = {
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
             "name": name, "namespace": ref.namespace, "labels": labels,
@@ -74,16 +82,130 @@ def driver_pod(work: SparkWork, spark: SparkSpec, run: int, account: str = DEFAU
         },
         "spec": {
             "restartPolicy": "Never", "schedulingGates": [{"name": GATE}],
-            "serviceAccountName": spark.account or account, "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": 30, "nodeSelector": dict(spark.node_selector),
+            "serviceAccountName": spark.account or account, "nodeSelector": dict(spark.node_selector),
             "imagePullSecrets": [{"name": each} for each in spark.pull_secrets],
-            "securityContext": {
-                "runAsNonRoot": True, "runAsUser": 10001, "runAsGroup": 10001, "fsGroup": 10001,
-                "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": {"type": "RuntimeDefault"}},
             "containers": [container],
             "volumes": volumes,
         },
     }
+    usual = {"spec": {
+        "enableServiceLinks": False, "terminationGracePeriodSeconds": 30,
+        "securityContext": {**_POD_SECURITY, "fsGroupChangePolicy": "OnRootMismatch"},
+        "containers": [{
+            "name": "driver", "securityContext": _SECURITY, "resources": _resources(spark.driver_memory)}]}}
+    body = merged(merged(merged(usual, _of(spark.driver_template)), _common(work, spark, "driver")), needed)
+    # A template may neither lift the gate nor let anything start the driver a second time.
+    body["spec"]["schedulingGates"] = needed["spec"]["schedulingGates"]
+    body["metadata"]["ownerReferences"] = needed["metadata"]["ownerReferences"]
+    return body
+
+
+def executor_pod(work: SparkWork, spark: SparkSpec) -> dict[str, Any] | None:
+    """The template of executors' pods; None: the image's own (hapax_spark/executor.yaml), which it is like."""
+    common = _common(work, spark, "executor")
+    if not spark.executor_template and len(common["spec"]) == 1 and len(common["spec"]["containers"][0]) == 1:
+        return None
+    usual = {
+        "apiVersion": "v1", "kind": "Pod",
+        "spec": {
+            "automountServiceAccountToken": False, "enableServiceLinks": False, "securityContext": _POD_SECURITY,
+            "containers": [{
+                "name": "executor", "securityContext": _SECURITY,
+                "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}]}],
+            "volumes": [{"name": "tmp", "emptyDir": {}}]}}
+    return merged(merged(usual, _of(spark.executor_template)), common)
+
+
+def auth_secret(work: SparkWork, random_text: str) -> dict[str, Any]:
+    """The Secret by which driver and executors know each other. It stays as it was first made."""
+    return {
+        "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "stringData": {AUTH_KEY: random_text},
+        "metadata": _beside(work, auth_name(work.meta.ref.name))}
+
+
+def ui_service(work: SparkWork) -> dict[str, Any]:
+    """Leads to the driver that runs: Spark's UI with its metrics, and the job's progress with its own."""
+    return {
+        "apiVersion": "v1", "kind": "Service", "metadata": _beside(work, ui_name(work.meta.ref.name)),
+        "spec": {
+            "selector": {OWNER: work.meta.uid, COMPONENT: DRIVER},
+            "ports": [{"name": "ui", "port": UI_PORT, "targetPort": UI_PORT},
+                      {"name": "progress", "port": PROGRESS_PORT, "targetPort": PROGRESS_PORT}]}}
+
+
+def auth_name(job: str) -> str:
+    return f"{_base(job)}-spark-auth"
+
+
+def ui_name(job: str) -> str:
+    return f"{_base(job)}-spark-ui"
+
+
+def _beside(work: SparkWork, name: str) -> dict[str, Any]:
+    ref = work.meta.ref
+    return {
+        "name": name, "namespace": ref.namespace,
+        "labels": {"app.kubernetes.io/name": "hapax-spark", "app.kubernetes.io/managed-by": "hapax-operator",
+                   "app.kubernetes.io/component": "spark-driver"},
+        "ownerReferences": [{
+            "apiVersion": f"{GROUP}/{version_of(ref.plural)}", "kind": KINDS[ref.plural], "name": ref.name,
+            "uid": work.meta.uid, "controller": True}]}
+
+
+_POD_SECURITY: Final[Mapping[str, Any]] = {
+    "runAsNonRoot": True, "runAsUser": 10001, "runAsGroup": 10001, "fsGroup": 10001,
+    "seccompProfile": {"type": "RuntimeDefault"}}
+_SECURITY: Final[Mapping[str, Any]] = {
+    "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+
+
+def _of(template: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata and spec of a template, without what names or owns a pod."""
+    metadata = template.get("metadata") or {}
+    about = {each: dict(metadata[each]) for each in ("labels", "annotations") if metadata.get(each)}
+    return {"metadata": about, "spec": dict(template.get("spec") or {})}
+
+
+def _common(work: SparkWork, spark: SparkSpec, container: str) -> dict[str, Any]:
+    """What the specification says of driver and executors alike; only the fields that it gives."""
+    volumes, mounts = list(spark.volumes), list(spark.volume_mounts)
+    if spark.authenticate:
+        volumes.append({"name": "spark-auth", "secret": {
+            "secretName": auth_name(work.meta.ref.name), "defaultMode": 0o440}})
+        mounts.append({"name": "spark-auth", "mountPath": AUTH_PATH, "readOnly": True})
+    of_container = {"env": list(spark.env), "envFrom": list(spark.env_from), "volumeMounts": mounts}
+    of_pod = {"volumes": volumes, "tolerations": list(spark.tolerations), "affinity": dict(spark.affinity)}
+    return {"spec": {
+        "containers": [{"name": container, **{name: value for name, value in of_container.items() if value}}],
+        **{name: value for name, value in of_pod.items() if value}}}
+
+
+def _conf(spark: SparkSpec) -> dict[str, str]:
+    """Settings that follow from other fields. Those of `conf` override them."""
+    loads = {
+        "spark.jars.packages": spark.dependencies.packages, "spark.jars.repositories": spark.dependencies.repositories,
+        "spark.jars": spark.dependencies.jars, "spark.submit.pyFiles": spark.dependencies.py_files,
+        "spark.files": spark.dependencies.files}
+    found = {name: ",".join(values) for name, values in loads.items() if values}
+    if spark.event_log:
+        path = spark.event_log if "://" in spark.event_log else f"file://{spark.event_log}"
+        found |= {
+            "spark.eventLog.enabled": "true", "spark.eventLog.dir": path, "spark.eventLog.rolling.enabled": "true"}
+    if spark.ui:
+        found |= {"spark.ui.enabled": "true", "spark.ui.port": str(UI_PORT), "spark.ui.prometheus.enabled": "true",
+                  "spark.metrics.conf.*.sink.prometheusServlet.class":
+                      "org.apache.spark.metrics.sink.PrometheusServlet",
+                  "spark.metrics.conf.*.sink.prometheusServlet.path": "/metrics/prometheus"}
+    return found
+
+
+def _guarded_conf(spark: SparkSpec) -> dict[str, str]:
+    """Settings that `conf` must not override."""
+    if not spark.authenticate:
+        return {}
+    return {
+        "spark.authenticate": "true", "spark.authenticate.secret.file": f"{AUTH_PATH}/{AUTH_KEY}",
+        "spark.network.crypto.enabled": "true"}
 
 
 def _environment(
@@ -97,9 +219,11 @@ def _environment(
         "HAPAX_SPARK_EXECUTORS": str(spark.executors), "HAPAX_SPARK_EXECUTOR_CORES": str(spark.executor_cores),
         "HAPAX_SPARK_EXECUTOR_MEMORY": spark.executor_memory, "HAPAX_SPARK_DRIVER_MEMORY": spark.driver_memory,
         # Executors are found by these labels, so no other setting may override them.
-        "HAPAX_SPARK_CONF": json.dumps({**spark.conf, **conf}, sort_keys=True),
+        "HAPAX_SPARK_CONF": json.dumps({**_conf(spark), **spark.conf, **_guarded_conf(spark), **conf}, sort_keys=True),
         "HAPAX_SPARK_CHECKPOINT": spark.checkpoint_path, "SPARK_LOCAL_DIRS": "/spark-local",
     }
+    if (template := executor_pod(work, spark)) is not None:
+        texts["HAPAX_SPARK_EXECUTOR_TEMPLATE"] = json.dumps(template, sort_keys=True)
     producer = work.producer
     assert producer is not None
     if producer.transactional_id:
@@ -139,7 +263,9 @@ def pod_seen(pod: Mapping[str, Any]) -> PodSeen:
 
 def _told(status: Mapping[str, Any]) -> tuple[str, str, int | None]:
     """Reason, message and exit code."""
-    state = next((each.get("state") or {} for each in status.get("containerStatuses") or ()), {})
+    containers = status.get("containerStatuses") or ()
+    mine = [each for each in containers if each.get("name") == "driver"] or containers  # not one that runs beside it
+    state = next((each.get("state") or {} for each in mine), {})
     ended, waiting = state.get("terminated"), state.get("waiting")
     code = None if ended is None else ended.get("exitCode")
     if status.get("reason"):  # of the whole pod, such as Evicted

@@ -1,4 +1,4 @@
-"""`TransactionalProducer.spec.spark`: the Spark job that writes under the resource's ids."""
+"""What a SparkJob, or the section `spark` of a TransactionalProducer, says of its job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ DEFAULT_ACCOUNT: Final = "hapax-spark"
 """The service account that the chart creates for drivers, in a release of the full name `hapax`."""
 CHECKPOINT_PATH: Final = "/checkpoint"
 
-_NOT_OF_A_RUN: Final = frozenset({"suspend", "back_off", "give_up_after_s", "ephemeral"})
+_NOT_OF_A_RUN: Final = frozenset({
+    "suspend", "back_off", "give_up_after_s", "ephemeral", "schedule", "history_limit"})
 """Fields that do not affect a run itself, so that a change of them ends no run."""
 
 
@@ -23,6 +24,32 @@ class BackOff(NamedTuple):
     longest_s: int = 300
     reset_after_s: int = 600
     """After a run of at least this many seconds, a failure counts as the first one."""
+
+
+FORBID: Final = "Forbid"
+REPLACE: Final = "Replace"
+
+
+class Schedule(NamedTuple):
+    """When runs start."""
+
+    cron: str
+    time_zone: str = "UTC"
+    policy: str = FORBID
+    """What happens to a run that goes on at the time of the next: Forbid lets it end first, Replace ends it."""
+    deadline_s: int = -1
+    """A time that passed longer ago starts no run; -1: the last one does, however long ago."""
+
+
+class Dependencies(NamedTuple):
+    """What Spark loads when a run starts."""
+
+    packages: tuple[str, ...] = ()
+    """As group:artifact:version."""
+    repositories: tuple[str, ...] = ()
+    jars: tuple[str, ...] = ()
+    py_files: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +79,27 @@ class SparkSpec:
     """A folder, at which the claim is mounted, or an object store's address."""
     back_off: BackOff = field(default_factory=BackOff)
     give_up_after_s: int = 300
+    schedule: Schedule | None = None
+    """None: a run starts at once."""
+    history_limit: int = 1
+    """How many ended runs are kept, each with its driver's pod."""
+    env: tuple[Mapping[str, Any], ...] = ()
+    """As in a container; also of the executors, as the following ones are."""
+    env_from: tuple[Mapping[str, Any], ...] = ()
+    volumes: tuple[Mapping[str, Any], ...] = ()
+    volume_mounts: tuple[Mapping[str, Any], ...] = ()
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    affinity: Mapping[str, Any] = field(default_factory=dict)
+    driver_template: Mapping[str, Any] = field(default_factory=dict)
+    """A pod's metadata and spec, into which the operator puts what it needs."""
+    executor_template: Mapping[str, Any] = field(default_factory=dict)
+    dependencies: Dependencies = field(default_factory=Dependencies)
+    authenticate: bool = False
+    """Whether driver and executors show each other a secret, and encrypt what they send."""
+    event_log: str = ""
+    """Where Spark's event logs are kept: a folder of a volume, or an object store's address."""
+    ui: bool = False
+    """Whether a Service leads to the driver's UI and metrics."""
 
     @property
     def outlives_its_pod(self) -> bool:
@@ -98,7 +146,36 @@ def read_spark(spec: Mapping[str, Any]) -> SparkSpec | None:
             int(back_off.get("firstSeconds", 10)), int(back_off.get("longestSeconds", 300)),
             int(back_off.get("resetAfterSeconds", 600))),
         give_up_after_s=int(spark.get("giveUpAfterSeconds", 300)),
+        schedule=_schedule(spark.get("schedule")), history_limit=int(spark.get("historyLimit", 1)),
+        env=_objects(spark.get("env")), env_from=_objects(spark.get("envFrom")),
+        volumes=_objects(spark.get("volumes")), volume_mounts=_objects(spark.get("volumeMounts")),
+        tolerations=_objects(spark.get("tolerations")), affinity=dict(spark.get("affinity") or {}),
+        driver_template=dict(spark.get("driverTemplate") or {}),
+        executor_template=dict(spark.get("executorTemplate") or {}),
+        dependencies=_dependencies(spark.get("dependencies") or {}), authenticate=spark.get("authenticate") is True,
+        event_log=str((spark.get("eventLog") or {}).get("path", "")),
+        ui=(spark.get("ui") or {}).get("service") is True,
     )
+
+
+def _schedule(given: Mapping[str, Any] | None) -> Schedule | None:
+    if given is None:
+        return None
+    return Schedule(
+        str(given["cron"]), str(given.get("timeZone", "UTC")), str(given.get("concurrencyPolicy", FORBID)),
+        int(given.get("startingDeadlineSeconds", -1)))
+
+
+def _dependencies(given: Mapping[str, Any]) -> Dependencies:
+    return Dependencies(
+        _texts(given.get("packages")), _texts(given.get("repositories")), _texts(given.get("jars")),
+        _texts(given.get("pyFiles")), _texts(given.get("files")))
+
+
+def _objects(value: Any) -> tuple[Mapping[str, Any], ...]:
+    if value is not None and not (isinstance(value, list) and all(isinstance(each, Mapping) for each in value)):
+        raise TypeError("a list of objects is required")
+    return tuple(value or ())
 
 
 def _texts(value: Any) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ resource and then its pods are read from the API server. The plan's rules rely o
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -32,7 +33,7 @@ from hapax_operator.plan_spark import (
     plan_spark,
 )
 from hapax_operator.resources import SPARK_FINALIZER, Ref
-from hapax_operator.spark_pods import GATE, IDENTITY, driver_name, driver_pod, pod_seen
+from hapax_operator.spark_pods import GATE, IDENTITY, auth_secret, driver_name, driver_pod, pod_seen, ui_service
 from hapax_operator.spark_progress import ProgressReader
 from hapax_operator.spark_resource import DEFAULT_ACCOUNT
 from hapax_operator.spark_work import SparkWork
@@ -66,6 +67,8 @@ class SparkView(NamedTuple):
     progress: Mapping[str, Any] | None
     again_s: float
     """Seconds until the next look; 0: at the reconciler's own pace."""
+    next_ms: int = -1
+    """When the schedule starts the next run; -1: never."""
 
 
 class SparkRuns:
@@ -124,7 +127,8 @@ class SparkRuns:
             if planned.step is not None:
                 await self._take(work, planned.step)
         again_s = planned.again_s if planned.step is None else _AGAIN_S
-        return SparkView(planned.conditions, self._told(work, planned, key), again_s)
+        next_ms = -1 if planned.due is None else planned.due.next_ms
+        return SparkView(planned.conditions, self._told(work, planned, key), again_s, next_ms)
 
     def _plan(
         self, work: SparkWork, pods: list[PodSeen], ids: Sequence[ProducerSeen] | None, conflict: str
@@ -156,6 +160,11 @@ class SparkRuns:
                     await self._reconciler.fence(work, fence)
             case Make(run):
                 assert work.spark is not None
+                space = f"/api/v1/namespaces/{ref.namespace}"
+                if work.spark.authenticate:
+                    await self._api.create(f"{space}/secrets", auth_secret(work, secrets.token_hex(32)))
+                if work.spark.ui:
+                    await self._api.create(f"{space}/services", ui_service(work))
                 await self._api.create(pods, driver_pod(work, work.spark, run, self._account))
                 name = driver_name(ref.name, run, work.form.infix)
                 log.info("the driver's pod was created", resource=str(ref), pod=name)

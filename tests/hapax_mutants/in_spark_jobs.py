@@ -9,6 +9,8 @@ from hapax_mutants.mutant import Mutant, unit
 PLAN = unit("operator/test_plan_spark.py")
 MODEL = unit("operator/test_plan_spark_model.py")
 WORK = unit("operator/test_spark_work.py")
+SCHEDULE = unit("operator/test_spark_schedule.py")
+TEMPLATES = unit("operator/test_spark_templates.py")
 OPERATOR = "../../operator/hapax_operator/"
 
 MUTANTS = (
@@ -77,5 +79,35 @@ MUTANTS = (
         "            if each.name not in _NOT_OF_A_RUN and value != default:\n",
         "            if each.name not in _NOT_OF_A_RUN:\n",
         (WORK,),
+    ),
+    Mutant(
+        "a time of a schedule has two runs", "docs/kubernetes.md", OPERATOR + "plan_spark.py",
+        "                        claimed, scheduled_ms=self.due.at_ms, missed=claimed.missed + self.due.missed)\n",
+        "                        claimed, missed=claimed.missed + self.due.missed)\n",
+        (SCHEDULE,),
+    ),
+    Mutant(
+        "a time that was claimed is lost where its run never began", "docs/kubernetes.md", OPERATOR + "plan_spark.py",
+        "        complete = record.exit is not None and record.exit.run == record.run and record.exit.reason == COMPLETED\n",
+        "        complete = record.exit is not None and record.exit.reason == COMPLETED\n",
+        (SCHEDULE,),
+    ),
+    Mutant(
+        "a run of a schedule overtakes the one before", "docs/kubernetes.md", OPERATOR + "plan_spark.py",
+        '        return "Replaced" if late and self.spark.schedule.policy == REPLACE else ""\n',
+        '        return "Replaced" if late else ""\n',
+        (SCHEDULE,),
+    ),
+    Mutant(
+        "a template lifts the gate", "docs/kubernetes.md", OPERATOR + "spark_pods.py",
+        "    body = merged(merged(merged(usual, _of(spark.driver_template)), _common(work, spark, \"driver\")), needed)\n    # A template may neither lift the gate nor let anything start the driver a second time.\n    body[\"spec\"][\"schedulingGates\"] = needed[\"spec\"][\"schedulingGates\"]\n",
+        "    body = merged(merged(merged(usual, needed), _common(work, spark, \"driver\")), _of(spark.driver_template))\n",
+        (TEMPLATES,),
+    ),
+    Mutant(
+        "conf switches authentication off", "docs/kubernetes.md", OPERATOR + "spark_pods.py",
+        "{**_conf(spark), **spark.conf, **_guarded_conf(spark), **conf}",
+        "{**_conf(spark), **_guarded_conf(spark), **spark.conf, **conf}",
+        (TEMPLATES,),
     ),
 )

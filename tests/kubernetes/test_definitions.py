@@ -12,6 +12,9 @@ from hapax.core.cluster.topics import TOPIC_CONFIGS
 from hapax_kube.api import ApiError, KubeApi
 from hapax_kube.binaries import ROOT
 from hapax_kube.operator import Namespace
+from hapax_operator.resources import read_producer, read_spark_job
+from hapax_operator.spark_pods import auth_secret, driver_pod, executor_pod, ui_service
+from hapax_operator.spark_work import of_job
 
 
 def test_defaults_are_filled_in(namespace: Namespace) -> None:
@@ -140,6 +143,18 @@ def job(**spec: object) -> dict[str, object]:
     (job(conf={"spark.master": "local"}), "are set by the driver's pod"),
     (job(image=None), "spec.image: Required value"),
     (job(backOff={"firstSeconds": 500}), "not be more than longestSeconds"),
+    (job(schedule={"cron": "every day"}), "cron has five fields, such as '30 3 * * *'"),
+    (job(schedule={}), "spec.schedule.cron: Required value"),
+    (job(schedule={"cron": "@daily", "concurrencyPolicy": "Allow"}), "supported values"),
+    (job(env=[{"name": "HAPAX_SPARK_CONF"}]), "are set by the operator and by Spark"),
+    (job(env=[{"name": "A"}, {"name": "A"}]), "Duplicate value"),
+    (job(volumes=[{"name": "checkpoint", "emptyDir": {}}]), "are the operator's and Spark's"),
+    (job(driverTemplate={"metadata": {"labels": {"hapax.dev/identity": "x"}}}), "by which they find pods"),
+    (job(executorTemplate={"metadata": {"labels": {"spark-role": "x"}}}), "by which they find pods"),
+    (job(dependencies={"packages": ["a:b"]}), "written as group:artifact:version"),
+    (job(dependencies={"jars": ["a,b"]}), "without commas"),
+    (job(eventLog={"path": "/tmp/events"}), "event logs would be deleted with the pod"),
+    (job(eventLog={"path": "events"}), "path must be absolute"),
 ])
 def test_a_bad_spark_job_is_refused_with_a_sentence(
     namespace: Namespace, spec: dict[str, object], sentence: str
@@ -155,6 +170,37 @@ def test_a_spark_job_s_producer_stays_and_reruns_only_rise(namespace: Namespace)
             {"producer": {"name": "other"}}, "producer cannot be changed")):
         with pytest.raises(ApiError, match=re.escape(sentence)):
             namespace.patch("sparkjobs", "job", **change)
+
+
+def test_a_spark_job_with_everything_is_taken_and_its_pods_fit_the_restricted_standard(namespace: Namespace) -> None:
+    namespace.api.patch(f"/api/v1/namespaces/{namespace.name}", {
+        "metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}})
+    producer = read_producer(namespace.producer("loader", transactionalId="a", managed=False))
+    job = read_spark_job(namespace.spark_job(
+        "job", "loader", **SPARK, managed=False, authenticate=True, ui={"service": True}, historyLimit=2,
+        schedule={"cron": "30 3 * * mon-fri", "timeZone": "Europe/Berlin", "startingDeadlineSeconds": 60},
+        env=[{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}, {"name": "A", "value": "b"}],
+        envFrom=[{"configMapRef": {"name": "c"}}], volumes=[{"name": "certs", "secret": {"secretName": "s"}}],
+        volumeMounts=[{"name": "certs", "mountPath": "/certs", "readOnly": True}],
+        tolerations=[{"key": "spark", "operator": "Exists"}], nodeSelector={"disk": "fast"},
+        affinity={"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 1, "podAffinityTerm": {"topologyKey": "zone"}}]}},
+        driverTemplate={"metadata": {"labels": {"team": "a"}}, "spec": {"priorityClassName": ""}},
+        executorTemplate={"spec": {"terminationGracePeriodSeconds": 5}},
+        dependencies={"packages": ["a:b:1"], "pyFiles": ["local:///x.zip"]},
+        eventLog={"path": "/checkpoint/events"}))
+    work = of_job(job, producer)
+    assert job.spark.schedule is not None and job.spark.schedule.time_zone == "Europe/Berlin"
+    assert job.spark.env[0]["valueFrom"]["secretKeyRef"]["key"] == "k", "nothing is pruned"
+    space = f"/api/v1/namespaces/{namespace.name}"
+    namespace.api.create(f"{space}/pods?dryRun=All&fieldValidation=Strict", driver_pod(work, job.spark, 1))
+    executors = executor_pod(work, job.spark)
+    assert executors is not None
+    executors = {**executors, "metadata": {"name": "executor"}}
+    executors["spec"]["containers"][0]["image"] = "spark:1"
+    namespace.api.create(f"{space}/pods?dryRun=All&fieldValidation=Strict", executors)
+    namespace.api.create(f"{space}/secrets?dryRun=All&fieldValidation=Strict", auth_secret(work, "x"))
+    namespace.api.create(f"{space}/services?dryRun=All&fieldValidation=Strict", ui_service(work))
 
 
 def test_a_section_s_fields_are_those_of_a_spark_job() -> None:
@@ -187,7 +233,7 @@ def test_examples_of_the_page_are_taken(namespace: Namespace) -> None:
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     examples = re.findall(r"^    apiVersion: hapax[.]dev/.*\n(?:    .*\n)+", page, re.MULTILINE)
     bodies = [yaml.safe_load(textwrap.dedent(each)) for each in examples]
-    assert [each["metadata"]["name"] for each in bodies] == ["orders", "web", "loader", "flights", "flights"]
+    assert [each["metadata"]["name"] for each in bodies] == ["orders", "web", "loader", "flights", "flights", "nightly"]
     for body in bodies:
         path = namespace.path(body["kind"].lower() + "s").replace("v1alpha1", body["apiVersion"].rpartition("/")[2])
         body["metadata"].pop("namespace", None)

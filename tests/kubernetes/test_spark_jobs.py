@@ -214,3 +214,36 @@ def test_a_spark_job_runs_under_its_producer_and_waits_where_it_has_none(
     namespace.delete("transactionalproducers", "loader")
     until(kubelet, lambda: shown("Running", "rival") == ("False", "NoProducer") and kubelet.driver() is None, "the end")
     assert not namespace.exists(jobs, "copy")
+
+
+def test_a_scheduled_job_runs_once_for_a_time_whatever_its_operator_does(
+    namespace: Namespace, start_operator: Callable[..., OperatorProcess], hapax: LocalCluster, kubelet: Kubelet
+) -> None:
+    jobs, operator = "sparkjobs", start_operator(namespace)
+    namespace.producer("loader", transactionalId=f"job-{uuid.uuid4().hex[:8]}")
+    namespace.spark_job("nightly", "loader", **SPARK, schedule={"cron": "* * * * *"}, authenticate=True,
+                        ui={"service": True})
+
+    def begun() -> bool:
+        kubelet.tick()
+        return bool(kubelet.begun)
+
+    def record() -> dict[str, Any]:
+        found: dict[str, Any] = namespace.get(jobs, "nightly").get("status", {}).get("record", {})
+        return found
+
+    until(kubelet, lambda: namespace.condition(jobs, "nightly", "Running") == ("False", "Scheduled"), "the schedule")
+    assert kubelet.begun == []
+    wait_until(begun, "the first run", 100)
+    scheduled, pod = record()["scheduledAt"], kubelet.driver()
+    assert pod is not None and scheduled.endswith(":00Z")
+    assert namespace.secret("nightly-spark-auth")["secret"], "what driver and executors know each other by"
+    assert namespace.api.exists(f"/api/v1/namespaces/{namespace.name}/services/nightly-spark-ui")
+    operator.kill()
+    kubelet.ends(pod, "Succeeded", "Completed", 0)
+    start_operator(namespace)
+    until(kubelet, lambda: record().get("stage") == "Ended" or record()["scheduledAt"] != scheduled, "its end")
+    ends = [each["reason"] for each in record()["history"]]
+    assert ends == ["Completed"]
+    if record()["scheduledAt"] == scheduled:
+        assert kubelet.begun == ["nightly-spark-1"], "no second run for the time"

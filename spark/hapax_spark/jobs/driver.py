@@ -92,6 +92,7 @@ def main(words: list[str]) -> int:
         given = settings(os.environ, api_server(os.environ))
     except PodError as error:
         return _failed(2, str(error))
+    _make_folder(given.get("spark.eventLog.dir", ""))
     session = spark_session(os.environ.get("POD_NAME") or words[0].rpartition("/")[2], given=given)
     stopper.watch(session)
     serve(session, port=int(os.environ.get("HAPAX_SPARK_PROGRESS_PORT", PORT)))
@@ -100,6 +101,13 @@ def main(words: list[str]) -> int:
     with contextlib.suppress(Exception):  # if the JVM is gone, so are its executors
         session.stop()
     return code
+
+
+def _make_folder(address: str) -> None:
+    """Spark does not create the folder of its event logs. A failure is its own to report."""
+    if address.startswith("file:///"):
+        with contextlib.suppress(OSError):
+            Path(address.removeprefix("file://")).mkdir(parents=True, exist_ok=True)
 
 
 def _run(words: list[str], stopper: Stopper) -> int:

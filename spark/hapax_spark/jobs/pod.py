@@ -8,6 +8,7 @@
 | `HAPAX_SPARK_EXECUTOR_MEMORY` | `spark.executor.memory` (1g) |
 | `HAPAX_SPARK_DRIVER_MEMORY` | `spark.driver.memory` (1g) |
 | `HAPAX_SPARK_CHECKPOINT` | `spark.sql.streaming.checkpointLocation`, and the jobs' `--checkpoint` |
+| `HAPAX_SPARK_EXECUTOR_TEMPLATE` | the executors' pod template, as JSON, in the place of the image's `executor.yaml` |
 | `HAPAX_SPARK_CONF` | further settings as a JSON object; they override the others |
 
 Executors have the driver's image, pull secrets and labels, and those of its volumes that several machines may mount
@@ -20,13 +21,14 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from hapax_spark.jobs.session import DAEMON, REDACTION
 
 TEMPLATE: Final = Path(__file__).parents[1] / "executor.yaml"
+GIVEN_TEMPLATE: Final = Path("/tmp/hapax-executor.json")
 DRIVER_PORT: Final = 7078
 BLOCK_MANAGER_PORT: Final = 7079
 _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -71,6 +73,8 @@ def _in_pod(environment: Mapping[str, str], ask: Ask) -> dict[str, str]:
     missing = [name for name in ("POD_NAMESPACE", "POD_IP") if not environment.get(name)]
     if missing:
         raise PodError(f"{' and '.join(missing)} must be set together with POD_NAME (downward API)")
+    template = environment.get("HAPAX_SPARK_EXECUTOR_TEMPLATE", "")
+    mounted = _written(template) if template else frozenset()
     name, namespace, address = (environment[each] for each in ("POD_NAME", "POD_NAMESPACE", "POD_IP"))
     host = environment.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
     port = environment.get("KUBERNETES_SERVICE_PORT", "443")
@@ -85,19 +89,34 @@ def _in_pod(environment: Mapping[str, str], ask: Ask) -> dict[str, str]:
         "spark.driver.blockManager.port": str(BLOCK_MANAGER_PORT),
         "spark.kubernetes.namespace": namespace,
         "spark.kubernetes.driver.pod.name": name,
-        "spark.kubernetes.executor.podTemplateFile": str(TEMPLATE),
+        "spark.kubernetes.executor.podTemplateFile": str(GIVEN_TEMPLATE if template else TEMPLATE),
+        "spark.kubernetes.executor.podTemplateContainerName": "executor",
         "spark.executor.instances": environment.get("HAPAX_SPARK_EXECUTORS", "1"),
         "spark.executor.cores": environment.get("HAPAX_SPARK_EXECUTOR_CORES", "1"),
         "spark.executor.memory": environment.get("HAPAX_SPARK_EXECUTOR_MEMORY", "1g"),
         # Memory for Python workers with Arrow beside the JVM; the same share as spark-submit's for Python.
         "spark.executor.memoryOverheadFactor": "0.4",
-        **_as_driver(ask(f"{space}/pods/{name}"), lambda claim: ask(f"{space}/persistentvolumeclaims/{claim}")),
+        **_as_driver(
+            ask(f"{space}/pods/{name}"), lambda claim: ask(f"{space}/persistentvolumeclaims/{claim}"), mounted),
     }  # fmt: skip
 
 
-def _as_driver(pod: Any, claim: Ask) -> dict[str, str]:
-    """The settings that executors take from this pod."""
-    container = pod["spec"]["containers"][0]
+def _written(template: str) -> frozenset[str]:
+    """Writes the template to a file. Returns the names of its volumes, which the executors have by it."""
+    try:
+        volumes = frozenset(each["name"] for each in json.loads(template)["spec"].get("volumes", ()))
+        GIVEN_TEMPLATE.write_text(template)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PodError(f"HAPAX_SPARK_EXECUTOR_TEMPLATE must be a pod template as JSON: {error!r}") from None
+    except OSError as error:
+        raise PodError(f"the executors' pod template cannot be written: {error}") from error
+    return volumes
+
+
+def _as_driver(pod: Any, claim: Ask, mounted: Collection[str]) -> dict[str, str]:
+    """The settings that executors take from this pod. `mounted`: volumes that they have without them."""
+    containers = pod["spec"]["containers"]
+    container = next((each for each in containers if each.get("name") == "driver"), containers[0])
     found = {
         "spark.kubernetes.container.image": container["image"],
         "spark.kubernetes.container.image.pullPolicy": container.get("imagePullPolicy", "IfNotPresent"),
@@ -110,7 +129,7 @@ def _as_driver(pod: Any, claim: Ask) -> dict[str, str]:
     mounts = {each["name"]: each for each in container.get("volumeMounts", ())}
     for volume in pod["spec"].get("volumes", ()):
         name = volume["name"]
-        if "persistentVolumeClaim" not in volume or name not in mounts:
+        if "persistentVolumeClaim" not in volume or name not in mounts or name in mounted:
             continue
         claimed = volume["persistentVolumeClaim"]["claimName"]
         if "ReadWriteMany" in claim(claimed)["spec"]["accessModes"]:

@@ -13,6 +13,10 @@
 `lag` is the number of records behind the micro-batch, and the age of the oldest in ms. A query's `lag` has the sum
 and the oldest of its sources, or null if it has no source of format `hapax`; `sources` lists only those.
 
+`GET /metrics` has the same for Prometheus, with the labels query and name: `hapax_spark_batch`,
+`hapax_spark_batch_rows`, `hapax_spark_input_rows_per_second`, `hapax_spark_processed_rows_per_second`,
+`hapax_spark_lag_records`, `hapax_spark_lag_seconds`, `hapax_spark_last_commit_timestamp_seconds`.
+
 `timestampMs` is when the micro-batch began, `lastCommit.timestampMs` when it ended, by the driver's clock, in ms since
 1970. With several queries, the fields are those of the query that progressed first; `queries` has all of them in that
 order. The answer comes from memory, so it costs Spark nothing.
@@ -103,6 +107,36 @@ def _finite(rate: float) -> float:
     return round(rate, 3) if math.isfinite(rate) else 0.0
 
 
+_GAUGES: Final = (
+    ("batch", "The last micro-batch.", ("batchId",), 1),
+    ("batch_rows", "Its input rows.", ("numInputRows",), 1),
+    ("input_rows_per_second", "Rows that arrived, by second.", ("inputRowsPerSecond",), 1),
+    ("processed_rows_per_second", "Rows that were processed, by second.", ("processedRowsPerSecond",), 1),
+    ("lag_records", "Records between the batch and the sources' end.", ("lag", "records"), 1),
+    ("lag_seconds", "The age of the oldest of them.", ("lag", "ms"), 1000),
+    ("last_commit_timestamp_seconds", "When the last batch was committed.", ("lastCommit", "timestampMs"), 1000),
+)
+
+
+def metrics(answer: dict[str, Any] | None) -> str:
+    """The answer's queries in Prometheus' text format. What a query does not tell is left out."""
+    lines = []
+    for name, about, path, divisor in _GAUGES:
+        lines += [f"# HELP hapax_spark_{name} {about}", f"# TYPE hapax_spark_{name} gauge"]
+        for query in (answer or {}).get("queries", ()):
+            value: Any = query
+            for each in path:
+                value = None if value is None else value.get(each)
+            if value is not None:
+                labels = f'query="{query["queryId"]}",name="{_escaped(query["name"] or "")}"'
+                lines.append(f"hapax_spark_{name}{{{labels}}} {value / divisor if divisor != 1 else value}")
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
 def serve(session: SparkSession, address: str = "", port: int = PORT) -> ThreadingHTTPServer:
     """Listens to the session's queries and answers requests until the process ends. Port 0: any free port."""
     progress = Progress()
@@ -118,6 +152,9 @@ def _handler(progress: Progress) -> type[BaseHTTPRequestHandler]:
         timeout = _SLOWEST_CLIENT_S
 
         def do_GET(self) -> None:
+            if self.path == "/metrics":
+                self._say(HTTPStatus.OK, metrics(progress.answer()).encode(), "text/plain; version=0.0.4")
+                return
             if self.path != "/progress":
                 self._say(HTTPStatus.NOT_FOUND, b"")
                 return
@@ -127,10 +164,10 @@ def _handler(progress: Progress) -> type[BaseHTTPRequestHandler]:
             else:
                 self._say(HTTPStatus.OK, json.dumps(answer).encode())
 
-        def _say(self, status: HTTPStatus, body: bytes) -> None:
+        def _say(self, status: HTTPStatus, body: bytes, kind: str = "application/json") -> None:
             self.send_response(status)
             if body:
-                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,3 +124,29 @@ def test_what_spark_may_show_of_options(shown: str) -> None:
     "kafka.sasl.oauthbearer.client.credentials.client.secret", "-----BEGIN EC PRIVATE KEY-----"])
 def test_what_spark_must_not_show_of_options(hidden: str) -> None:
     assert re.search(REDACTION[1], hidden)
+
+
+def test_a_given_template_takes_the_place_of_the_image_s_and_mounts_its_own_volumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hapax_spark.jobs.pod.GIVEN_TEMPLATE", tmp_path / "executor.json")
+    template = {"spec": {"volumes": [{"name": "own", "persistentVolumeClaim": {"claimName": "own"}}]}}
+    mounts = [{"name": each, "mountPath": f"/{each}"} for each in ("own", "shared")]
+    volumes = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in ("own", "shared")]
+    beside = {"name": "beside", "image": "other"}
+    body = pod(container={"name": "driver", "volumeMounts": mounts}, volumes=volumes)
+    body["spec"]["containers"].insert(0, beside)
+    found = settings({**IN_POD, "HAPAX_SPARK_EXECUTOR_TEMPLATE": json.dumps(template)}, Api({
+        POD: body, CLAIMS + "shared": {"spec": {"accessModes": ["ReadWriteMany"]}}}))
+    assert found["spark.kubernetes.executor.podTemplateFile"] == str(tmp_path / "executor.json")
+    assert json.loads((tmp_path / "executor.json").read_text()) == template
+    assert found["spark.kubernetes.container.image"] == "registry/hapax-spark:1", "the driver's, not its neighbour's"
+    claimed = [name for name in found if name.endswith(".options.claimName")]
+    assert claimed == ["spark.kubernetes.executor.volumes.persistentVolumeClaim.shared.options.claimName"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"spec": {"volumes": [1]}}', "{}"])
+def test_what_is_no_template_is_refused(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hapax_spark.jobs.pod.GIVEN_TEMPLATE", tmp_path / "executor.json")
+    with pytest.raises(PodError, match="must be a pod template"):
+        settings({**IN_POD, "HAPAX_SPARK_EXECUTOR_TEMPLATE": text}, nobody)

@@ -6,7 +6,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from hapax_spark.jobs.progress import Progress, described
+from hapax_spark.jobs.progress import Progress, described, metrics
 
 BEGAN = 1_767_225_600_250
 QUERY, RUN = "8b8a3a1e-0000-4000-8000-000000000001", "8b8a3a1e-0000-4000-8000-000000000002"
@@ -56,3 +56,22 @@ def test_the_first_query_stands_for_the_driver() -> None:
     told = progress.answer()
     assert told is not None and told["batchId"] == 1
     assert [each["batchId"] for each in told["queries"]] == [1, 7]
+
+
+def test_metrics_are_those_of_the_answer_and_leave_out_what_it_does_not_tell() -> None:
+    progress = Progress()
+    assert "hapax_spark_batch{" not in metrics(progress.answer())
+    told = json.dumps({"reads": "subscribe flights", "lag": {"records": 7, "ms": 1500}})
+    progress.onQueryProgress(SimpleNamespace(progress=batch(4, latest=(told,))))  # type: ignore[arg-type]
+    progress.onQueryProgress(SimpleNamespace(progress=batch(9, query=RUN)))  # type: ignore[arg-type]
+    lines = metrics(progress.answer()).splitlines()
+    assert f'hapax_spark_batch{{query="{QUERY}",name="flights"}} 4' in lines
+    assert f'hapax_spark_lag_records{{query="{QUERY}",name="flights"}} 7' in lines
+    assert f'hapax_spark_lag_seconds{{query="{QUERY}",name="flights"}} 1.5' in lines
+    assert f'hapax_spark_batch{{query="{RUN}",name="flights"}} 9' in lines
+    assert not any("lag" in line and RUN in line for line in lines), "its sources tell none"
+
+
+def test_a_query_s_name_breaks_no_line() -> None:
+    query = {**described(batch(1), None), "name": 'a"b\\c\nd'}
+    assert 'name="a\\"b\\\\c\\nd"' in metrics({"queries": [query]})
