@@ -22,6 +22,7 @@ from hapax_operator.resources import (
     read_spark_job,
     version_of,
 )
+from hapax_operator.spark_resource import same_job
 from hapax_operator.spark_runs import SparkRuns, SparkView
 from hapax_operator.spark_work import (
     HINDRANCES,
@@ -225,7 +226,7 @@ class SparkJobs:
             job = read_spark_job(made)
         except BadResource:
             job = None
-        if job is None or job.spark != producer.spark or job.producer != ref.name or job.meta.deleting:
+        if job is None or not same_job(job.spark, producer.spark) or job.producer != ref.name or job.meta.deleting:
             await self._calls.note(producer, Note(
                 "Warning", "CarryOverRefused", f"the SparkJob {ref.name} exists with other settings than spec.spark"))
             return False

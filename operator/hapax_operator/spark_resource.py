@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Final, NamedTuple
 
 DEFAULT_ACCOUNT: Final = "hapax-spark"
@@ -119,6 +119,11 @@ class SparkSpec:
             if each.name not in _NOT_OF_A_RUN and value != default:
                 told[each.name] = value
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def same_job(one: SparkSpec, other: SparkSpec | None) -> bool:
+    """Whether the two describe one job. How many ended runs are kept has another default in each form."""
+    return other is not None and replace(one, history_limit=other.history_limit) == other
 
 
 def read_spark(spec: Mapping[str, Any]) -> SparkSpec | None:

@@ -36,7 +36,7 @@ from hapax_operator.resources import (
     read_spark_job,
 )
 from hapax_operator.spark_pods import driver_pod
-from hapax_operator.spark_resource import SparkSpec
+from hapax_operator.spark_resource import SparkSpec, same_job
 from hapax_operator.spark_work import (
     Clear,
     Copy,
@@ -270,7 +270,9 @@ def test_a_spark_job_s_body_is_read_as_the_section_is() -> None:
     spark = {"image": "spark:1", "job": "jobs.one", "arguments": ["--x"], "checkpoint": {"claimName": "c"}}
     about = {"metadata": {"namespace": "team", "name": "n", "uid": "u"}}
     section = read_producer({**about, "spec": {"transactionalId": "a", "spark": spark}}).spark
-    assert read_spark_job({**about, "spec": {**spark, "producer": {"name": "p"}}}).spark == section
+    read = read_spark_job({**about, "spec": {**spark, "producer": {"name": "p"}, "historyLimit": 5}}).spark
+    assert same_job(read, section) and not same_job(replace(read, suspend=True), section)
+    assert not same_job(read, None)
 
 
 def test_no_upgrade_of_the_operator_changes_a_fingerprint() -> None:
