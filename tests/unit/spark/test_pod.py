@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from hapax_operator.resources import read_producer
+from hapax_operator.spark_pods import executor_pod
+from hapax_operator.spark_work import of_section
 from hapax_spark.jobs.pod import TEMPLATE, PodError, settings
 from hapax_spark.jobs.session import REDACTION
 
@@ -150,3 +153,13 @@ def test_what_is_no_template_is_refused(text: str, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("hapax_spark.jobs.pod.GIVEN_TEMPLATE", tmp_path / "executor.json")
     with pytest.raises(PodError, match="must be a pod template"):
         settings({**IN_POD, "HAPAX_SPARK_EXECUTOR_TEMPLATE": text}, nobody)
+
+
+def test_the_operator_s_template_is_the_image_s_and_more() -> None:
+    producer = read_producer({"metadata": {"namespace": "team", "name": "p", "uid": "u"}, "spec": {
+        "transactionalId": "a", "spark": {
+            "image": "i", "job": "j", "executorTemplate": {"metadata": {"labels": {"team": "a"}}}}}})
+    assert producer.spark is not None
+    found = executor_pod(of_section(producer), producer.spark)
+    assert found is not None and found.pop("metadata") == {"labels": {"team": "a"}}
+    assert found == yaml.safe_load(TEMPLATE.read_text())
