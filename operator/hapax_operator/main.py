@@ -1,13 +1,13 @@
 """`python -m hapax_operator.main [--namespace NAME ...] [--brokers NAMESPACE/STATEFULSET]
-[--coordinators NAMESPACE/STATEFULSET] [--access FILE] [--client-config FILE] [--spark-account NAME] [--config FILE]
-[--set name=value ...]`: one operator.
+[--coordinators NAMESPACE/STATEFULSET] [--access FILE] [--client-config FILE] [--spark-account NAME]
+[--cluster NAMESPACE.NAME] [--config FILE] [--set name=value ...]`: one operator.
 
 Without `--namespace`, it reconciles all namespaces. It manages the number of brokers that `--brokers` names, and
 replaces the pods of both StatefulSets, which are in one namespace, when their description changes.
 `--access` says what namespaces may own and how clients reach the cluster (`access_file`); without it, every namespace
 may own everything. `--client-config` has settings of a client, by which the operator itself reaches the listeners for
-clients. `--spark-account` is the service account of Spark jobs that name none. The other options are those of a
-controller.
+clients. `--spark-account` is the service account of Spark jobs that name none. `--cluster` is the cluster's name
+among several; without it, the operator acts on the resources of all. The other options are those of a controller.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from hapax_operator.spark_resource import DEFAULT_ACCOUNT
 def main(argv: Sequence[str]) -> int:
     rest = list(argv)
     namespaces, brokers = _taken(rest, "--namespace"), _taken(rest, "--brokers")
+    clusters = _taken(rest, "--cluster")
     access = AccessFile()
     for path in _taken(rest, "--access")[-1:]:
         try:
@@ -39,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     coordinators = "".join(_taken(rest, "--coordinators")[-1:])
     return run(rest, "controller", partial(
         start, namespaces=namespaces, brokers="".join(brokers[-1:]), access=access, client_config=clients,
-        spark_account=account, coordinators=coordinators))
+        spark_account=account, coordinators=coordinators, cluster="".join(clusters[-1:])))
 
 
 def _taken(words: list[str], option: str) -> list[str]:

@@ -22,6 +22,7 @@ from hapax.runtime.cluster import Changes, ClusterView
 from hapax.runtime.ports import Clock, MetadataUnavailable, Randomness, Task
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.apply import TIMEOUT_MS, PolicyWriter, apply_fence, apply_lease, apply_to_topic
+from hapax_operator.clusters import Clusters
 from hapax_operator.conditions import Condition, Note, camel
 from hapax_operator.metrics import FAILED, RECONCILES
 from hapax_operator.namespace_policy import UNRESTRICTED, NamespacePolicy
@@ -91,10 +92,12 @@ class Reconciler:
         self, view: ClusterView, administration: Administration, api: KubeApi, clock: Clock, random: Randomness,
         metrics: telemetry.Metrics, policies: PolicyWriter, policy: NamespacePolicy = UNRESTRICTED,
         client: Mapping[str, str] | None = None, spark_account: str = DEFAULT_ACCOUNT,
+        clusters: Clusters | None = None,
     ) -> None:
         """`client`: settings by which clients reach the cluster; without `bootstrap.servers` in it, they connect to the
         nodes' own listeners."""
-        self.resources = ResourceIndex()
+        self._clusters = clusters or Clusters()
+        self.resources = ResourceIndex(self._clusters)
         self._view = view
         self._administration = administration
         self._maker = TopicMaker(administration, TIMEOUT_MS)
@@ -104,7 +107,7 @@ class Reconciler:
         self._policies = policies
         self._policy = policy
         self._client = client or {}
-        self._statuses = StatusWriter(api, clock, self._written)
+        self._statuses = StatusWriter(api, clock, self._written, self._clusters.own)
         self._queue: WorkQueue[Key] = WorkQueue()
         self._runs = SparkRuns(api, clock, random, ReconcilerCalls(
             refresh=self._work_of, seen=self._written, note=self._note, ids=self._ids_of,
@@ -148,6 +151,11 @@ class Reconciler:
             return
         self._known_as(resource)
         self._queue.add(_key(resource))
+
+    def look_again(self) -> None:
+        """Looks at all resources: other clusters have come or gone."""
+        for resource in self.resources.all():
+            self._queue.add(_key(resource))
 
     def gone(self, ref: Ref, uid: str) -> None:
         """`uid`: uid of the deleted resource. A later resource of the same name may have been seen before this call."""
@@ -257,6 +265,8 @@ class Reconciler:
     async def _topic(self, topic: str) -> None:
         """What is refused for one resource holds up none of the others: one of them may be waiting to be deleted."""
         refused: Refusal | KubeRefused | None = None
+        for unnamed in self.resources.unnamed(topic):
+            await self._statuses.write(unnamed, {"cluster": None}, [self._clusters.question()])
         for resource in self.resources.claimants(topic):
             try:
                 await self._topic_resource(topic, resource.meta.ref)
@@ -425,6 +435,10 @@ class Reconciler:
     async def _producer(self, ref: Ref) -> None:
         resource = self.resources.get(ref)
         if not isinstance(resource, ProducerResource):
+            return
+        if not self._clusters.owns(resource.meta):
+            if self._clusters.unnamed(resource.meta):
+                await self._statuses.write(resource, {"cluster": None}, [self._clusters.question()])
             return
         if resource.meta.deleting:
             if again_s := await self._jobs.end(resource):

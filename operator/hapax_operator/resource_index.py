@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeVar
 
+from hapax_operator.clusters import Clusters
 from hapax_operator.resources import Meta, ProducerResource, Ref, Resource, SparkJobResource, TopicResource
 
 _Resource = TypeVar("_Resource", TopicResource, ProducerResource, SparkJobResource)
@@ -12,7 +13,10 @@ _Key = TypeVar("_Key", str, Ref)
 
 
 class ResourceIndex:
-    def __init__(self) -> None:
+    """What belongs to other clusters is known, and left out where it says so."""
+
+    def __init__(self, clusters: Clusters | None = None) -> None:
+        self._clusters = clusters or Clusters()
         self._all: dict[Ref, Resource] = {}
         self._topics: dict[str, dict[Ref, TopicResource]] = {}
         self._producers: dict[Ref, ProducerResource] = {}
@@ -53,12 +57,16 @@ class ResourceIndex:
         return former
 
     def claimants(self, topic: str) -> list[TopicResource]:
-        """All resources that name the topic, the oldest first."""
-        return sorted(self._topics.get(topic, {}).values(), key=lambda each: each.meta.age)
+        """All resources of this cluster that name the topic, the oldest first."""
+        return self._own(self._topics.get(topic, {}))
+
+    def unnamed(self, topic: str) -> list[TopicResource]:
+        """Those that name the topic and do not say of which cluster."""
+        return [each for each in self._topics.get(topic, {}).values() if self._clusters.unnamed(each.meta)]
 
     def lessees(self, lease: str) -> list[ProducerResource]:
-        """All resources that name the lease, the oldest first."""
-        return sorted(self._leases.get(lease, {}).values(), key=lambda each: each.meta.age)
+        """All resources of this cluster that name the lease, the oldest first."""
+        return self._own(self._leases.get(lease, {}))
 
     def metas(self, plural: str) -> list[Meta]:
         return [each.meta for ref, each in self._all.items() if ref.plural == plural]
@@ -71,7 +79,15 @@ class ResourceIndex:
         yield from list(self._topics)
 
     def producers(self) -> list[ProducerResource]:
-        return list(self._producers.values())
+        """All of this cluster."""
+        return [each for each in self._producers.values() if self._clusters.owns(each.meta)]
+
+    def all(self) -> list[Resource]:
+        return list(self._all.values())
+
+    def _own(self, found: dict[Ref, _Resource]) -> list[_Resource]:
+        own = (each for each in found.values() if self._clusters.owns(each.meta))
+        return sorted(own, key=lambda each: each.meta.age)
 
 
 def _take(index: dict[_Key, dict[Ref, _Resource]], name: _Key, ref: Ref) -> None:

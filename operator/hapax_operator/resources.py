@@ -39,6 +39,9 @@ CARRY_OVER: Final = "hapax.dev/carry-over"
 ADOPT: Final = "hapax.dev/adopt"
 """An annotation: while it is "true", the resource may take over what it names and did not make."""
 
+CLUSTER: Final = "hapax.dev/cluster"
+"""A label: the cluster that a resource belongs to, as NAMESPACE.NAME of its release."""
+
 CHART_REPLICAS: Final = "hapax.dev/replicas"
 """An annotation. On the brokers' StatefulSet: the number of brokers in the chart's values. On the BrokerPool: that
 number when the BrokerPool was last set to it."""
@@ -78,6 +81,8 @@ class Meta:
     adopts: bool = False
     carry_over: bool = False
     """Whether the annotation of that name is "true"."""
+    cluster: str = ""
+    """As its label says, or else its status; empty: neither does."""
     version: str = ""
     """The resource version. It rises with every write, unless the API server's store is restored."""
 
@@ -324,6 +329,7 @@ def read_meta(plural: str, body: Mapping[str, Any]) -> Meta:
             paused=(metadata.get("annotations") or {}).get(PAUSE) == "true",
             adopts=(metadata.get("annotations") or {}).get(ADOPT) == "true",
             carry_over=(metadata.get("annotations") or {}).get(CARRY_OVER) == "true",
+            cluster=str((metadata.get("labels") or {}).get(CLUSTER) or (body.get("status") or {}).get("cluster") or ""),
             version=metadata.get("resourceVersion", ""),
         )
     except KeyError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,8 +27,10 @@ from hapax_operator.access_file import AccessFile
 from hapax_operator.api import KubeApi, NoApiServer, login
 from hapax_operator.apply import PolicyWriter
 from hapax_operator.brokers import BrokerReconciler
+from hapax_operator.clusters import Clusters
 from hapax_operator.leadership import lead
 from hapax_operator.metrics import LEADING
+from hapax_operator.neighbours import first_look, keep_looking
 from hapax_operator.reconciler import Reconciler
 from hapax_operator.resources import POOLS, USERS, Meta, Ref
 from hapax_operator.rolls import BROKER, COORDINATOR, Rolled, RollKeeper
@@ -49,7 +52,10 @@ class OperatorService:
         self, controller: ControllerService, ports: Ports, namespaces: Sequence[str], metrics: telemetry.Metrics,
         on_lost: Callable[[str], None], brokers: str, access: ClusterAccess,
         client: Mapping[str, str], spark_account: str, rolled: Sequence[Rolled] = (), least_in_sync: int = 1,
+        cluster: str = "",
     ) -> None:
+        self._clusters = Clusters(cluster)
+        self._looking: Task | None = None
         self._controller = controller
         self._ports = ports
         self._namespaces = namespaces
@@ -83,7 +89,7 @@ class OperatorService:
         await self._controller.drain()
 
     async def close(self) -> None:
-        await supervision.end(self._reign)
+        await supervision.end(self._reign, self._looking)
         if self._sweep is not None:
             await self._sweep.close()
         if self._watching is not None:
@@ -109,10 +115,11 @@ class OperatorService:
         self._reconciler = reconciler = Reconciler(
             view, administration, api, self._ports.clock, self._ports.random, self._metrics,
             PolicyWriter(self._ports.metadata, view, (registration.fence(), leads)), self._access.file.policy,
-            self._client, self._spark_account)
+            self._client, self._spark_account, self._clusters)
         reconciler.start()
         self._users = users = UserReconciler(
-            view, administration, api, self._ports.clock, self._ports.random, self._metrics, self._access)
+            view, administration, api, self._ports.clock, self._ports.random, self._metrics, self._access,
+            self._clusters)
         users.start()
         scopes = [resources(self._namespaces)]
         if self._brokers:
@@ -127,6 +134,14 @@ class OperatorService:
                 view, api, self._ports.clock, self._ports.random, self._ports.metadata,
                 self._brokers.partition("/")[0], self._rolled, self._least_in_sync)
             self._rolls.start()
+        await first_look(self._clusters, api)
+
+        def changed() -> None:
+            reconciler.look_again()
+            users.look_again()
+
+        self._looking = supervision.keep(
+            partial(keep_looking, self._clusters, api, changed), "clusters", self._ports.random)
         loop, told = asyncio.get_running_loop(), Reconcilers(reconciler, users, self._pool)
 
         def seen(plural: str, kind: str | None, body: Mapping[str, Any]) -> None:
@@ -194,12 +209,12 @@ async def start(
     ports: Ports, settings: Settings, *, on_lost: Callable[[str], None], http_address: str = "",
     metrics: telemetry.Metrics | None = None, namespaces: Sequence[str] = (), brokers: str = "",
     access: AccessFile = _ONE_TENANT, client_config: str = "",
-    spark_account: str = DEFAULT_ACCOUNT, coordinators: str = "",
+    spark_account: str = DEFAULT_ACCOUNT, coordinators: str = "", cluster: str = "",
 ) -> OperatorService:
     """Returns when the controller is a candidate. `brokers`: namespace/name of the StatefulSet whose `replicas` it
     sets, and whose pods it replaces; `coordinators`: another one of that namespace whose pods it replaces.
-    `client_config`: a file of client settings. `spark_account`: of Spark jobs that name no service account. Raises
-    SettingsError for that file, and the errors of
+    `client_config`: a file of client settings. `spark_account`: of Spark jobs that name no service account. `cluster`:
+    as of `Clusters`. Raises SettingsError for that file, and the errors of
     `hapax.controller.service.start`."""
     metrics = metrics or telemetry.Metrics()
     client = _read_client(client_config) if client_config else {}
@@ -210,7 +225,8 @@ async def start(
         replace(access, policy=access.policy.reserving(reserved)), bool(settings.authorizer_class_name),
         PrincipalRules(settings.ssl_principal_mapping_rules), brokers.partition("/")[0]), client, spark_account,
         [Rolled(each.partition("/")[2], role)
-         for each, role in ((brokers, BROKER), (coordinators, COORDINATOR)) if each], settings.min_insync_replicas)
+         for each, role in ((brokers, BROKER), (coordinators, COORDINATOR)) if each], settings.min_insync_replicas,
+        cluster)
     service.start()
     return service
 

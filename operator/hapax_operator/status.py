@@ -12,7 +12,7 @@ from hapax_operator.conditions import Condition, merged, timestamp
 from hapax_operator.resources import Meta, Ref
 
 _CALM_S: Final = 10.0
-_PROMPT: Final = frozenset({"observedGeneration", "topicId", "partitions"})
+_PROMPT: Final = frozenset({"observedGeneration", "topicId", "partitions", "cluster"})
 """Fields whose changes are urgent, because users wait for them."""
 
 
@@ -27,11 +27,15 @@ class Described(Protocol):
 
 
 class StatusWriter:
-    def __init__(self, api: KubeApi, clock: Clock, written: Callable[[Ref, Mapping[str, Any]], None]) -> None:
-        """`written` is called with a resource's new body after each write of its status, before a watch reports it."""
+    def __init__(
+        self, api: KubeApi, clock: Clock, written: Callable[[Ref, Mapping[str, Any]], None], cluster: str = ""
+    ) -> None:
+        """`cluster`: the one that takes the resources, which their statuses name; empty: none does. `written` is called
+        with a resource's new body after each write of its status, before a watch reports it."""
         self._api = api
         self._written = written
         self._clock = clock
+        self._cluster = cluster
         self._written_ms: dict[str, int] = {}
         """Uid -> wall-clock time in ms."""
 
@@ -50,8 +54,9 @@ class StatusWriter:
         uid, generation = resource.meta.uid, resource.meta.generation
         known = resource.status
         former = known.get("conditions") or []
+        taken = {"cluster": self._cluster} if self._cluster else {}
         wanted = {
-            **fields, "observedGeneration": generation,
+            **taken, **fields, "observedGeneration": generation,
             "conditions": merged(former, conditions, generation, self._moment()),
         }
         changes = difference(known, wanted)

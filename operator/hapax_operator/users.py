@@ -28,6 +28,7 @@ from hapax_operator.apply_user import (
     read_authority,
     secret_path,
 )
+from hapax_operator.clusters import Clusters
 from hapax_operator.conditions import Condition, Note, camel
 from hapax_operator.metrics import USERS_FAILED, USERS_RECONCILED
 from hapax_operator.observe_users import UserObserver
@@ -78,7 +79,9 @@ class UserReconciler:
     def __init__(
         self, view: ClusterView, administration: Administration, api: KubeApi, clock: Clock, random: Randomness,
         metrics: telemetry.Metrics, access: ClusterAccess,
+        clusters: Clusters | None = None,
     ) -> None:
+        self._clusters = clusters or Clusters()
         self._view = view
         self._administration = administration
         self._api = api
@@ -89,7 +92,7 @@ class UserReconciler:
         self._by_name: dict[str, set[Ref]] = {}
         """By the user's name and by the principal's."""
         self._observer = UserObserver(view)
-        self._statuses = StatusWriter(api, clock, self._written)
+        self._statuses = StatusWriter(api, clock, self._written, self._clusters.own)
         self._queue: WorkQueue[Ref | Orphan] = WorkQueue()
         self._tasks: list[Task] = []
         self._unsubscribe: Callable[[], None] | None = None
@@ -124,6 +127,11 @@ class UserReconciler:
             return
         self._known_as(resource)
         self._queue.add(resource.meta.ref)
+
+    def look_again(self) -> None:
+        """As of `Reconciler`."""
+        for ref in self._all:
+            self._queue.add(ref)
 
     def gone(self, ref: Ref, uid: str) -> None:
         """As of `Reconciler`."""
@@ -206,6 +214,10 @@ class UserReconciler:
         for _ in range(_ROUNDS):
             resource = self._all.get(ref)
             if resource is None:
+                return
+            if not self._clusters.owns(resource.meta):
+                if self._clusters.unnamed(resource.meta):
+                    await self._statuses.write(resource, {"cluster": None}, [self._clusters.question()])
                 return
             claimants = self._claimants(resource)
             planned, seen = await self._plan(resource, claimants)
@@ -309,7 +321,7 @@ class UserReconciler:
     def _claimants(self, resource: UserResource) -> list[UserResource]:
         """All of the same user, or of the same principal: rules for certificates may give it to several names."""
         refs = {ref for name in _names(resource) for ref in self._by_name.get(name, ())}
-        found = (self._all[ref] for ref in refs)
+        found = (self._all[ref] for ref in refs if self._clusters.owns(self._all[ref].meta))
         return sorted((each for each in found if not _names(each).isdisjoint(_names(resource))),
                       key=lambda each: each.meta.age)
 

@@ -11,6 +11,7 @@ POLICY = unit("operator/test_namespace_policy.py")
 OUTSIDE = unit("operator/test_outside_policy.py")
 PLAN = unit("operator/test_plan_user.py")
 TOPIC = unit("operator/test_plan_topic.py")
+CLUSTERS = unit("operator/test_clusters.py")
 LEASE = unit("operator/test_plan_lease.py")
 RECONCILER = unit("operator/test_reconciler.py")
 APPLY = unit("operator/test_apply_user.py")
@@ -72,6 +73,18 @@ MUTANTS = (
         " or resource.lease is not None or resource.outside:",
         " or resource.lease is not None:",
         (OUTSIDE,),
+    ),
+    Mutant(
+        "two clusters act on a resource that names none", "docs/kubernetes.md", OPERATOR + "clusters.py",
+        "meta.cluster == self.own or (not meta.cluster and not self.others)",
+        "meta.cluster in (self.own, '')",
+        (CLUSTERS,),
+    ),
+    Mutant(
+        "the Topic of another cluster is a claimant", "docs/kubernetes.md", OPERATOR + "resource_index.py",
+        "        own = (each for each in found.values() if self._clusters.owns(each.meta))\n",
+        "        own = iter(found.values())\n",
+        (CLUSTERS,),
     ),
     Mutant(
         "a Topic takes over whatever has its name", "docs/kubernetes.md", OPERATOR + "plan_topic.py",

@@ -95,7 +95,7 @@ def test_only_the_operator_and_the_keeper_have_a_token_and_the_operator_s_rights
     for name, pod in pods(objects):
         known = name in ("demo-hapax-operator", "demo-hapax-certificates", "demo-hapax-etcd-keeper")
         assert pod.get("automountServiceAccountToken", True) == known, name
-    rules = of(objects, "ClusterRole", "prod-demo-hapax-operator")["rules"]
+    rules = of(objects, "ClusterRole", "prod.demo-hapax-operator")["rules"]
     granted = {(group, kind, verb) for rule in rules for group in rule["apiGroups"] for kind in rule["resources"]
                for verb in rule["verbs"]}
     assert not {each for each in granted if "*" in each}
@@ -109,17 +109,17 @@ def test_only_the_operator_and_the_keeper_have_a_token_and_the_operator_s_rights
             (["pods"], ["list", "delete"]))
         assert rule["resources"] != ["statefulsets"] or "patch" not in rule["verbs"]
     narrow = render('operator.watchNamespaces=["team-a"]')
-    cluster_wide = of(narrow, "ClusterRole", "prod-demo-hapax-operator")["rules"]
-    assert [rule["resources"] for rule in cluster_wide] == [["customresourcedefinitions"]]
-    assert of(narrow, "Role", "prod-demo-hapax-operator")["metadata"]["namespace"] == "team-a"
+    cluster_wide = of(narrow, "ClusterRole", "prod.demo-hapax-operator")["rules"]
+    assert [rule["resources"] for rule in cluster_wide] == [["customresourcedefinitions"], ["brokerpools"]]
+    assert of(narrow, "Role", "prod.demo-hapax-operator")["metadata"]["namespace"] == "team-a"
     secrets = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create", "patch", "delete"]}
-    assert of(objects, "Role", "prod-demo-hapax-operator-users")["rules"] == [secrets], "none are listed or watched"
-    assert of(objects, "Role", "prod-demo-hapax-operator-users")["metadata"]["namespace"] == "prod"
+    assert of(objects, "Role", "prod.demo-hapax-operator-users")["rules"] == [secrets], "none are listed or watched"
+    assert of(objects, "Role", "prod.demo-hapax-operator-users")["metadata"]["namespace"] == "prod"
     elsewhere = [each for each in render('users.namespaces=["a","b"]') if each["metadata"]["name"].endswith("-users")]
     assert {(each["kind"], each["metadata"]["namespace"]) for each in elsewhere} == {
         ("Role", "a"), ("Role", "b"), ("RoleBinding", "a"), ("RoleBinding", "b")}
     assert not any("spark" in each["metadata"]["name"] for each in objects), "drivers' pods are wished for first"
-    jobs = of(render("spark.enabled=true", 'spark.namespaces=["jobs"]'), "Role", "prod-demo-hapax-operator-spark")
+    jobs = of(render("spark.enabled=true", 'spark.namespaces=["jobs"]'), "Role", "prod.demo-hapax-operator-spark")
     assert jobs["metadata"]["namespace"] == "jobs"
     assert jobs["rules"] == [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch", "create", "patch", "delete"]}]

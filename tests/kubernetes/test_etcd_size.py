@@ -269,7 +269,7 @@ def test_pods_are_not_removed_before_their_members(release: Release) -> None:
         release.api.patch(f"/apis/apps/v1/namespaces/{release.namespace.name}/statefulsets/{NAME}/scale",
                           {"spec": {"replicas": 2}})
     put(release.pods.client(0), "kept", "1")
-    release.api.kubectl("delete", "validatingadmissionpolicybinding", f"{release.namespace.name}-demo-hapax-etcd")
+    release.api.kubectl("delete", "validatingadmissionpolicybinding", f"{release.namespace.name}.demo-hapax-etcd")
     path = f"/apis/apps/v1/namespaces/{release.namespace.name}/statefulsets/{NAME}"
     wait_until(lambda: scaled(release, path), "an end of the policy", 30)
     # Two of three pods are gone at once: they come back, and leave after their members.

@@ -271,7 +271,7 @@ def test_what_keeps_volumes_does_not_keep_a_namespace(
     wait_until(lambda: not kube_api.exists(f"/api/v1/namespaces/{name}"), "end of the namespace", 60)
     for each in ("brokers", "volumes"):
         for kind in ("validatingadmissionpolicies", "validatingadmissionpolicybindings"):
-            kube_api.delete(f"/apis/admissionregistration.k8s.io/v1/{kind}/{name}-demo-hapax-{each}")
+            kube_api.delete(f"/apis/admissionregistration.k8s.io/v1/{kind}/{name}.demo-hapax-{each}")
 
 
 @pytest.mark.parametrize(("spec", "sentence"), [

@@ -230,6 +230,8 @@ spec:
             - --namespace
             - {{ . | quote }}
             {{- end }}
+            - --cluster
+            - {{ $root.Release.Namespace }}.{{ include "hapax.fullname" $root }}
             - --spark-account
             - {{ include "hapax.fullname" $root }}-spark
             {{- if $secure }}

@@ -1,0 +1,46 @@
+"""Which of several clusters in one Kubernetes cluster a resource belongs to.
+
+A resource names its cluster by the label hapax.dev/cluster, as NAMESPACE.NAME of the release. Without the label it
+belongs to the cluster that its status names, and before a status says so, to the only cluster there is. Among several,
+none acts on it until it has the label. The clusters are known by their BrokerPools. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from hapax_operator.conditions import Condition
+from hapax_operator.resources import CLUSTER, Meta
+
+_POOL_SUFFIX: Final = "-broker"
+
+
+class Clusters:
+    """`own`: this operator's cluster, as NAMESPACE.NAME; empty: it acts on every resource."""
+
+    def __init__(self, own: str = "") -> None:
+        self.own = own
+        self.others: tuple[str, ...] = ()
+
+    def owns(self, meta: Meta) -> bool:
+        if not self.own:
+            return True
+        return meta.cluster == self.own or (not meta.cluster and not self.others)
+
+    def unnamed(self, meta: Meta) -> bool:
+        """Whether the resource has to say which cluster it means."""
+        return bool(self.own and self.others and not meta.cluster)
+
+    def question(self) -> Condition:
+        """The same from every operator, so that they do not write over each other."""
+        known = ", ".join(sorted({self.own, *self.others}))
+        why = f"there are several clusters, name one by the label {CLUSTER}: {known}"
+        return Condition("Ready", "False", "ClusterNotNamed", why)
+
+    def saw(self, pools: Iterable[Mapping[str, Any]]) -> bool:
+        """Takes all BrokerPools. True: the other clusters are not those of before."""
+        named = {
+            f"{each['metadata']['namespace']}.{each['metadata']['name'].removesuffix(_POOL_SUFFIX)}" for each in pools}
+        former, self.others = self.others, tuple(sorted(named - {self.own}))
+        return former != self.others

@@ -1,0 +1,53 @@
+"""Finds the other clusters of this Kubernetes cluster: one list of BrokerPools every half a minute."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from hapax.runtime import telemetry
+from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
+from hapax_operator.clusters import Clusters
+from hapax_operator.resources import GROUP, VERSION
+
+log = telemetry.logger("clusters")
+
+_POOLS: Final = f"/apis/{GROUP}/{VERSION}/brokerpools"
+_EVERY_S: Final = 30.0
+_AGAIN_S: Final = 5.0
+
+
+async def look(clusters: Clusters, api: KubeApi) -> bool:
+    """True: the other clusters are not those of before. Raises KubeUnavailable."""
+    if not clusters.own:
+        return False
+    try:
+        found = await api.read(_POOLS)
+    except KubeRefused as refused:
+        log.warning("other clusters cannot be found", error=refused)
+        return False
+    return clusters.saw(() if found is None else found["items"])
+
+
+async def first_look(clusters: Clusters, api: KubeApi) -> None:
+    """Returns when the other clusters are known."""
+    while True:
+        try:
+            await look(clusters, api)
+            return
+        except KubeUnavailable as error:
+            log.warning("cannot look for other clusters, trying again", error=error)
+            await asyncio.sleep(_AGAIN_S)
+
+
+async def keep_looking(clusters: Clusters, api: KubeApi, changed: Callable[[], None]) -> None:
+    """Runs until it is cancelled."""
+    while True:
+        await asyncio.sleep(_EVERY_S)
+        try:
+            if await look(clusters, api):
+                log.info("the clusters beside this one have changed", clusters=",".join(clusters.others))
+                changed()
+        except KubeUnavailable as error:
+            log.warning("the API server does not answer", error=error)

@@ -1,0 +1,83 @@
+"""Whose a resource is among several clusters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hapax.runtime.clock import SystemClock
+from hapax_operator.clusters import Clusters
+from hapax_operator.resource_index import ResourceIndex
+from hapax_operator.resources import TOPICS, Meta, read_meta, read_topic
+from hapax_operator.status import StatusWriter
+
+ONE, TWO = "a.hapax", "b.log"
+
+
+def clusters(own: str, *others: str) -> Clusters:
+    made = Clusters(own)
+    made.saw({"metadata": {"namespace": each.split(".")[0], "name": each.split(".")[1] + "-broker"}}
+             for each in (own, *others))
+    return made
+
+
+def body(name: str = "orders", label: str = "", recorded: str = "") -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": "team", "name": name, "uid": name, "labels": {"hapax.dev/cluster": label}},
+        "spec": {"topicName": "orders"}, "status": {"cluster": recorded}}
+
+
+def meta(label: str = "", recorded: str = "") -> Meta:
+    return read_meta(TOPICS, body(label=label, recorded=recorded))
+
+
+def test_the_only_cluster_takes_what_names_none() -> None:
+    assert clusters(ONE).owns(meta()) and not clusters(ONE).unnamed(meta())
+    assert not clusters(ONE, TWO).owns(meta()) and clusters(ONE, TWO).unnamed(meta())
+    assert Clusters().owns(meta(TWO)) and not Clusters().unnamed(meta()), "an operator without a name acts on all"
+
+
+def test_the_label_counts_before_what_the_status_says() -> None:
+    assert clusters(ONE, TWO).owns(meta(ONE)) and not clusters(TWO, ONE).owns(meta(ONE))
+    assert clusters(ONE, TWO).owns(meta(recorded=ONE)) and not clusters(TWO, ONE).owns(meta(recorded=ONE))
+    assert clusters(ONE, TWO).owns(meta(ONE, TWO)) and not clusters(TWO, ONE).owns(meta(ONE, TWO))
+    assert not clusters(ONE).owns(meta(TWO)), "its cluster may be away"
+
+
+@given(st.sampled_from(["", ONE, TWO, "c.gone"]), st.sampled_from(["", ONE, TWO]))
+def test_two_clusters_that_know_each_other_never_act_on_the_same(label: str, recorded: str) -> None:
+    resource = meta(label, recorded)
+    owners = [each for each in (clusters(ONE, TWO), clusters(TWO, ONE)) if each.owns(resource)]
+    assert len(owners) <= 1
+    assert bool(owners) or label == "c.gone" or clusters(ONE, TWO).unnamed(resource)
+
+
+def test_the_question_is_the_same_from_every_operator() -> None:
+    assert clusters(ONE, TWO).question() == clusters(TWO, ONE).question()
+    assert "a.hapax, b.log" in clusters(ONE, TWO).question().message
+
+
+def test_what_belongs_to_another_cluster_is_no_claimant() -> None:
+    index = ResourceIndex(clusters(ONE, TWO))
+    for each in (body("mine", ONE), body("theirs", TWO), body("whose")):
+        index.put(read_topic(each))
+    assert [each.meta.ref.name for each in index.claimants("orders")] == ["mine"]
+    assert [each.meta.ref.name for each in index.unnamed("orders")] == ["whose"]
+    assert len(index.all()) == 3
+
+
+@pytest.mark.parametrize("cluster", ["", ONE])
+async def test_a_status_names_the_cluster_that_took_the_resource(cluster: str) -> None:
+    written: list[dict[str, Any]] = []
+
+    class Api:
+        async def put_status(self, _: Meta, changes: dict[str, Any]) -> dict[str, Any]:
+            written.append(changes)
+            return body()
+
+    writer = StatusWriter(Api(), SystemClock(), lambda *_: None, cluster)  # type: ignore[arg-type]
+    await writer.write(read_topic(body()), {"partitions": 1}, [])
+    assert written[0].get("cluster") == (cluster or None)
