@@ -507,6 +507,14 @@ class Reconciler:
         job = self.resources.get(ref)
         if not isinstance(job, SparkJobResource):
             return
+        if job.producer_ref not in self.resources:
+            await self._refresh(job.producer_ref)
+        producer = self.resources.get(job.producer_ref)
+        belongs = job.meta if producer is None else producer.meta  # a job writes where its producer is
+        if not self._clusters.owns(belongs):
+            if self._clusters.unnamed(belongs):
+                await self._statuses.write(job, {"cluster": None}, [self._clusters.question()])
+            return
         look = await self._jobs.look(job)
         if look.refused is not None:
             raise look.refused

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hapax.runtime import telemetry
 from hapax.runtime.clock import SystemClock
 from hapax_operator.clusters import Clusters
+from hapax_operator.reconciler import Reconciler
 from hapax_operator.resource_index import ResourceIndex
-from hapax_operator.resources import TOPICS, Meta, read_meta, read_topic
+from hapax_operator.resources import PRODUCERS, SPARK_JOBS, TOPICS, Meta, Ref, read_meta, read_topic
+from hapax_operator.spark_jobs import JobLook
 from hapax_operator.status import StatusWriter
 
 ONE, TWO = "a.hapax", "b.log"
@@ -67,6 +71,37 @@ def test_what_belongs_to_another_cluster_is_no_claimant() -> None:
     assert [each.meta.ref.name for each in index.claimants("orders")] == ["mine"]
     assert [each.meta.ref.name for each in index.unnamed("orders")] == ["whose"]
     assert len(index.all()) == 3
+
+
+@pytest.mark.parametrize(("label", "looks"), [(ONE, 1), (TWO, 0), ("", 0)])
+async def test_a_spark_job_belongs_where_its_producer_does(label: str, looks: int) -> None:
+    conditions: list[list[str]] = []
+
+    class Api:
+        async def put_status(self, _: Meta, changes: dict[str, Any]) -> dict[str, Any]:
+            conditions.append([each["reason"] for each in changes["conditions"]])
+            return job
+
+    class View:
+        policies = ()
+
+    made = body("job")
+    job = {**made, "spec": {"producer": {"name": "orders"}, "image": "i", "job": "j", "checkpoint": {"ephemeral": True}}}
+    reconciler = Reconciler(
+        View(), View(), Api(), SystemClock(), random.Random(1), telemetry.Metrics(), View(),  # type: ignore[arg-type]
+        clusters=clusters(ONE, TWO))
+    looked = []
+
+    async def look(each: Any) -> JobLook:
+        looked.append(each.meta.ref.name)
+        return JobLook(0.0)
+
+    reconciler._jobs.look = look  # type: ignore[method-assign]
+    reconciler.seen(PRODUCERS, {**body(label=label), "spec": {"transactionalId": "a"}})
+    reconciler.seen(SPARK_JOBS, job)
+    await reconciler._spark_job(Ref(SPARK_JOBS, "team", "job"))
+    assert len(looked) == looks and conditions == ([] if label else [["ClusterNotNamed"]])
+    await reconciler.close()
 
 
 @pytest.mark.parametrize("cluster", ["", ONE])
