@@ -86,7 +86,8 @@ async def test_a_spark_job_belongs_where_its_producer_does(label: str, looks: in
         policies = ()
 
     made = body("job")
-    job = {**made, "spec": {"producer": {"name": "orders"}, "image": "i", "job": "j", "checkpoint": {"ephemeral": True}}}
+    spec = {"producer": {"name": "orders"}, "image": "i", "job": "j", "checkpoint": {"ephemeral": True}}
+    job = {**made, "spec": spec}
     reconciler = Reconciler(
         View(), View(), Api(), SystemClock(), random.Random(1), telemetry.Metrics(), View(),  # type: ignore[arg-type]
         clusters=clusters(ONE, TWO))
