@@ -124,7 +124,8 @@ def test_only_the_operator_and_the_keeper_have_a_token_and_the_operator_s_rights
     jobs = of(render("spark.enabled=true", 'spark.namespaces=["jobs"]'), "Role", "prod.demo-hapax-operator-spark")
     assert jobs["metadata"]["namespace"] == "jobs"
     assert jobs["rules"] == [
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch", "create", "patch", "delete"]}]
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch", "create", "patch", "delete"]},
+        {"apiGroups": [""], "resources": ["secrets", "services"], "verbs": ["create"]}], "no Secret is read"
 
 
 def test_the_keeper_of_etcd_may_change_etcd_alone(render: Render) -> None:
