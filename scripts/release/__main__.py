@@ -91,10 +91,14 @@ def committed(repository: Path, version: Version) -> Commit:
             raise Refused("no branch is checked out: the commit that states the version would be lost")
         text = cut(changelog.read_text(), version, datetime.now(UTC).date())
         notes(text, version)  # refuses before anything has changed
-        changelog.write_text(text)
-        state(repository, version)
-        run(["git", "commit", "--quiet", "--message", f"Release {version}", "--", "CHANGELOG.md", "pyproject.toml",
-             CHART], repository)  # fmt: skip
+        names = ["CHANGELOG.md", "pyproject.toml", CHART]
+        try:
+            changelog.write_text(text)
+            state(repository, version)
+            run(["git", "commit", "--quiet", "--message", f"Release {version}", "--", *names], repository)
+        except Refused:  # such as by a hook, or because git has no name of an author: the next run needs a clean tree
+            run(["git", "checkout", "--quiet", "HEAD", "--", *names], repository)
+            raise
         say(f"committed 'Release {version}'")
     notes(changelog.read_text(), version)
     return Commit(_sha(repository, "HEAD"), int(run(["git", "show", "-s", "--format=%ct", "HEAD"], repository)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import date
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 from scripts.release.versions import Refused
 
 
@@ -20,14 +20,30 @@ def section(text: str, name: str) -> str | None:
 
 def cut(text: str, version: Version, day: date) -> str:
     """What is unreleased becomes the section of this version; an empty section `Unreleased` stays above it. A section
-    that somebody has written already stays as it is. Raises Refused."""
+    that somebody has written already stays as it is. A release that changes nothing since its last candidate says so.
+    Raises Refused."""
     if section(text, str(version)):
         return text
+    heading = f"## Unreleased\n\n## {version} - {day.isoformat()}\n"
     if not section(text, "Unreleased"):
-        raise Refused(f"CHANGELOG.md has nothing under 'Unreleased': what would {version} bring?")
-    return re.sub(
-        r"^## Unreleased *\n", f"## Unreleased\n\n## {version} - {day.isoformat()}\n", text, count=1,
-        flags=re.MULTILINE)  # fmt: skip
+        candidates = _candidates(text, version)
+        if not candidates:
+            raise Refused(f"CHANGELOG.md has nothing under 'Unreleased': what would {version} bring?")
+        heading += f"\nAs {max(candidates)}, without a change.\n"
+    return re.sub(r"^## Unreleased *\n", heading, text, count=1, flags=re.MULTILINE)
+
+
+def _candidates(text: str, version: Version) -> list[Version]:
+    """The candidates of this release that have a section."""
+    found = []
+    for heading in re.findall(r"^## (\d\S*)", text, flags=re.MULTILINE):
+        try:
+            each = Version(heading)
+        except InvalidVersion:
+            continue
+        if each.is_prerelease and not version.is_prerelease and each.release == version.release:
+            found.append(each)
+    return found
 
 
 def notes(text: str, version: Version) -> str:

@@ -48,7 +48,8 @@ def run(command: Sequence[str | Path], cwd: Path, environment: dict[str, str] | 
 def export(repository: Path, sha: str, folder: Path) -> Path:
     """The files of that commit, with its time: nothing that is ignored or changed can get into a release."""
     archive = folder / "tree.tar"
-    run(["git", "archive", f"--output={archive}", sha], repository)
+    settings = ("-c", "tar.umask=0022", "-c", "core.autocrlf=false", "-c", "core.eol=lf")  # not this user's
+    run(["git", *settings, "archive", f"--output={archive}", sha], repository)
     with tarfile.open(archive) as content:
         content.extractall(folder / "tree", filter="data")
     return folder / "tree"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from packaging.version import Version
 from scripts.release.__main__ import check, committed, main
+from scripts.release.changelog import notes
+from scripts.release.parts import export
 from scripts.release.versions import Refused
 
 from unit.release.repository import Repository
@@ -98,6 +101,51 @@ def test_a_commit_on_no_branch_would_be_lost(repository: Repository) -> None:
         committed(repository.folder, NEW)
 
 
+@pytest.mark.parametrize("why", ["no identity", "a hook", "a chart with two versions"])
+def test_a_commit_that_fails_leaves_the_tree_as_it_was(
+    repository: Repository, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next run refuses a tree that is not clean."""
+    if why == "no identity":
+        for name in ("user.name", "user.email"):
+            repository.git("config", "--unset", name)
+        repository.git("config", "user.useConfigOnly", "true")
+        monkeypatch.setenv("HOME", str(repository.folder.parent))
+        monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+        for name in ("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL", "EMAIL"):
+            monkeypatch.delenv(name, raising=False)
+    elif why == "a hook":
+        hook = repository.folder / ".git" / "hooks" / "pre-commit"
+        hook.write_text("#!/bin/sh\nexit 1\n")
+        hook.chmod(0o755)
+    else:
+        chart = repository.read("charts/hapax/Chart.yaml")
+        repository.write("charts/hapax/Chart.yaml", chart + "version: 0.1.0\n")
+        repository.commit("A mistake")
+    before = repository.git("rev-parse", "HEAD")
+    with pytest.raises(Refused):
+        committed(repository.folder, NEW)
+    assert (repository.git("rev-parse", "HEAD"), repository.git("status", "--porcelain")) == (before, "")
+
+
+@pytest.mark.parametrize("former", [("0.1.0rc1",), ("0.1.0a1", "0.1.0rc1")])
+def test_a_candidate_that_is_good_becomes_the_release(repository: Repository, former: tuple[str, ...]) -> None:
+    """Nothing has changed since, so nothing is under 'Unreleased'."""
+    for number, each in enumerate(former):
+        if number:
+            changelog = repository.read("CHANGELOG.md")
+            repository.write("CHANGELOG.md", changelog.replace("Unreleased\n", f"Unreleased\n\n- In {each}.\n", 1))
+            repository.commit("More")
+        committed(repository.folder, Version(each))
+        repository.git("tag", f"v{each}")
+    check(repository.folder, NEW, again=False)
+    committed(repository.folder, NEW)
+    text = notes(repository.read("CHANGELOG.md"), NEW)
+    assert f"As {former[-1]}" in text
+    with pytest.raises(Refused, match="nothing under 'Unreleased'"):
+        committed(repository.folder, Version("0.2.0"))
+
+
 def test_one_commit_states_the_version_everywhere_and_a_second_run_adds_none(repository: Repository) -> None:
     former = repository.git("rev-parse", "HEAD")
     commit = committed(repository.folder, NEW)
@@ -136,6 +184,28 @@ def test_a_tagged_version_is_built_again_only_from_its_commit(repository: Reposi
     repository.commit("More")
     with pytest.raises(Refused, match="is another commit"):
         check(repository.folder, NEW, again=True)
+
+
+@pytest.mark.parametrize(("key", "value"), [("tar.umask", "0077"), ("core.autocrlf", "true"), ("core.eol", "crlf")])
+def test_an_export_does_not_depend_on_the_settings_of_git(
+    repository: Repository, key: str, value: str, tmp_path: Path
+) -> None:
+    repository.write(".gitattributes", "*.md text\n")
+    repository.commit("Attributes")
+
+    def exported(folder: str) -> dict[str, tuple[int, float, bytes]]:
+        (tmp_path / folder).mkdir()
+        tree = export(repository.folder, "HEAD", tmp_path / folder)
+        return {str(each.relative_to(tree)): (each.stat().st_mode, each.stat().st_mtime, each.read_bytes())
+                for each in tree.rglob("*") if each.is_file()}
+
+    plain = exported("plain")
+    former = os.umask(0o077)
+    try:
+        repository.git("config", key, value)
+        assert exported("set") == plain
+    finally:
+        os.umask(former)
 
 
 def test_images_that_do_not_exist(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
