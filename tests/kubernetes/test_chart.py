@@ -425,6 +425,7 @@ def test_an_image_is_never_someone_else_s(
 ) -> None:
     refused = helm("template", RELEASE, str(CHART), "--set", "image.registry=")
     assert "the image hapax has no registry" in refused.stderr and "set image.registry" in refused.stderr
+    assert "or image.pullPolicy=Never if it is loaded on every node" in refused.stderr  # as before an upgrade
     named = helm("template", RELEASE, str(CHART), "--set", "image.repository=team/hapax")
     assert "the image team/hapax has no registry" in named.stderr
     everything = ("load.enabled=true", "admin.enabled=true", 'admin.tokensSecret="t"', 'image.tag="1"')

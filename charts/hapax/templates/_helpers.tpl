@@ -40,7 +40,7 @@ to someone else. It is refused, unless nodes never fetch it.
 {{- if $image.registry -}}
 {{- $repository = printf "%s/%s" (trimSuffix "/" $image.registry) $repository -}}
 {{- else if ne $image.pullPolicy "Never" -}}
-{{- fail (printf "the image %s has no registry, so that nodes would fetch someone else's from docker.io: set image.registry, such as registry.example/team" $repository) -}}
+{{- fail (printf "the image %s has no registry, so that nodes would fetch someone else's from docker.io: set image.registry, such as registry.example/team, or image.pullPolicy=Never if it is loaded on every node" $repository) -}}
 {{- end -}}
 {{- end -}}
 {{ $repository }}:{{ default .root.Chart.AppVersion .tag }}
