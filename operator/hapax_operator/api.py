@@ -146,13 +146,18 @@ class KubeApi:
                         yield event["type"], event["object"]
         except ApiException as error:  # for example because the version is too old: list again
             raise KubeUnavailable(f"the watch of {collection} was answered {error.status}") from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (KubeUnavailable, KubeRefused):
+            raise
+        except Exception as error:  # the client has no type of its own for a line that is no event
             raise KubeUnavailable(f"the watch of {collection} ended: {error!r}") from error
 
     async def _watched(self, path: str, **_: Any) -> aiohttp.ClientResponse:
         """What `Watch` reads."""
         limit = aiohttp.ClientTimeout(total=_WATCH_S + _TIMEOUT_S, connect=_TIMEOUT_S, sock_read=_SILENT_S)
-        return await self._send("GET", path, limit)
+        response = await self._send("GET", path, limit)
+        if response.status >= 400:  # the client would read the answer, such as a text of a 429, as an event
+            _check(response.status, await response.text())
+        return response
 
     async def listed(self, collection: str, selector: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = await self._call("GET", f"{collection}?{urlencode({'labelSelector': selector})}")
@@ -241,11 +246,11 @@ class KubeApi:
             text = await response.text()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise KubeUnavailable(f"the API server does not answer: {error!r}") from error
-        if response.status >= 500 or response.status == 429:
-            raise KubeUnavailable(f"the API server answered {response.status}: {text[:200]}")
-        if response.status >= 400:
-            raise KubeRefused(response.status, _reason(text))
-        return json.loads(text)
+        _check(response.status, text)
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise KubeUnavailable(f"the API server's answer is not its own: {text[:200]}") from error
 
     async def _send(
         self, method: str, path: str, limit: aiohttp.ClientTimeout, body: Any = None, kind: str = _JSON,
@@ -263,6 +268,14 @@ class KubeApi:
 
 def _path(ref: Ref) -> str:
     return f"/apis/{GROUP}/{version_of(ref.plural)}/namespaces/{ref.namespace}/{ref.plural}/{ref.name}"
+
+
+def _check(status: int, text: str) -> None:
+    """Raises KubeUnavailable, KubeRefused."""
+    if status >= 500 or status == 429:
+        raise KubeUnavailable(f"the API server answered {status}: {text[:200]}")
+    if status >= 400:
+        raise KubeRefused(status, _reason(text))
 
 
 def _reason(text: str) -> str:

@@ -18,7 +18,7 @@ from hapax_operator.resources import GROUP, KINDS, Meta, version_of
 
 _KEPT: Final = 4096
 _LONGEST: Final = 1024
-"""Characters of a note, as the API server allows."""
+"""Bytes of a note, as the API server allows."""
 
 
 class Calls(Protocol):
@@ -65,7 +65,8 @@ def event(meta: Meta, note: Note, name: str, now: datetime) -> dict[str, Any]:
             "apiVersion": f"{GROUP}/{version_of(meta.ref.plural)}", "kind": KINDS[meta.ref.plural],
             "name": meta.ref.name, "namespace": meta.ref.namespace, "uid": meta.uid,
         },
-        "type": note.type, "reason": note.reason, "note": note.message[:_LONGEST], "action": "Reconcile",
+        "type": note.type, "reason": note.reason, "action": "Reconcile",
+        "note": note.message.encode()[:_LONGEST].decode(errors="ignore"),
         "eventTime": _precise(now), "reportingController": "hapax.dev/operator", "reportingInstance": "hapax-operator",
     }
 

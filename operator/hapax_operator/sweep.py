@@ -80,6 +80,7 @@ class WatchSweep:
     async def look(self) -> None:
         try:
             suspects = await self._differences()
+            self._unreadable = {ref: version for ref, version in self._unreadable.items() if ref in suspects}
             if suspects:
                 await asyncio.sleep(_LATE_S)
             missed = [ref for ref, uid in suspects.items() if await self._missed(ref, uid)]
@@ -125,11 +126,13 @@ class WatchSweep:
             if known is not None:
                 self._known.gone(ref, known.uid)
             return known is not None
+        # The watch may have reported a later change since, which it does only once.
+        known = self._known.meta(ref)
         metadata = body["metadata"]
         if not _differs(metadata, known) or self._unreadable.get(ref) == metadata["resourceVersion"]:
             return False
         self._known.seen(ref.plural, body)
-        if self._known.meta(ref) is None:
+        if self._known.meta(ref) == known:
             self._unreadable[ref] = metadata["resourceVersion"]
             return False
         return True

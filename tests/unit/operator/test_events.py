@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from hapax_operator.conditions import Note
-from hapax_operator.events import EventRecorder, event_name
+from hapax_operator.events import EventRecorder, event, event_name
 from hapax_operator.resources import TOPICS, Meta, Ref
 
 NOTE = Note("Warning", "Refused", "there are too few brokers")
@@ -86,3 +87,9 @@ async def test_other_objects_and_other_words_are_other_events() -> None:
 def test_the_name_of_an_event_is_a_valid_one(name: str) -> None:
     made = event_name(meta(name=name), NOTE)
     assert len(made) <= 253 and ".." not in made
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "語"])
+def test_a_long_note_is_cut_to_the_bytes_that_the_api_server_allows(letter: str) -> None:
+    told = event(meta(), NOTE._replace(message=letter * 2000), "name", datetime.now(UTC))["note"]
+    assert 1021 < len(told.encode()) <= 1024 and set(told) == {letter}

@@ -113,9 +113,47 @@ async def test_a_change_that_the_watch_reports_in_time_is_none_of_its_concern(mo
     await made.close()
 
 
-async def test_a_resource_that_cannot_be_read_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_the_watch_reports_during_a_look_is_not_replaced_by_what_the_look_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A watch reports a change once: the earlier state would stand until the next look."""
+    class Late(World):
+        async def get(self, ref: Ref) -> Mapping[str, Any] | None:
+            found = await super().get(ref)
+            self.known[REF] = meta(3)
+            return found
+
+    world = Late()
+    made = world.sweep(monkeypatch)
+    made.start()
+    world.stored[REF] = metadata(2)
+    await made.look()
+    assert world.known[REF] == meta(3) and made.ready() == ""
+    await made.close()
+
+
+async def test_a_resource_that_is_gone_is_remembered_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.readable = False
+    made = world.sweep(monkeypatch)
+    made.start()
+    world.stored[REF] = metadata(2)
+    await made.look()
+    assert made._unreadable == {REF: "2"}
+    world.stored.clear()
+    await made.look()
+    assert not made._unreadable
+    await made.close()
+
+
+@pytest.mark.parametrize("known", [None, meta(1)])
+async def test_a_resource_that_cannot_be_read_is_not_missed(
+    monkeypatch: pytest.MonkeyPatch, known: Meta | None
+) -> None:
+    world = World()
+    world.readable = False
+    if known is not None:  # it could be read before it was changed
+        world.known[REF] = known
     made = world.sweep(monkeypatch)
     made.start()
     world.stored[REF] = metadata(2)

@@ -1,0 +1,83 @@
+"""An API server that is overloaded, or behind a proxy that answers for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from kubernetes.aio.client import Configuration
+
+from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
+
+PODS = "/api/v1/namespaces/team/pods"
+LIST = {"metadata": {"resourceVersion": "7"}, "items": []}
+GONE = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version: 7 (9)"}
+
+
+@asynccontextmanager
+async def served(answer: Any) -> AsyncIterator[KubeApi]:
+    """`answer`: the response to a watch, or to any other call with a path below /busy."""
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if "watch" in request.query or request.path.startswith("/busy"):
+            response: web.StreamResponse = answer(request)
+            return response
+        return web.json_response(LIST)
+
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    configuration = Configuration(host=f"http://127.0.0.1:{port}")
+    api = KubeApi(configuration)
+    await api.start()
+    try:
+        yield api
+    finally:
+        await api.close()
+        await runner.cleanup()
+
+
+def status(code: int, body: object) -> web.Response:
+    return web.Response(status=code, text=body if isinstance(body, str) else json.dumps(body))
+
+
+@pytest.mark.parametrize(("code", "body", "error"), [
+    (429, "Too many requests, please try again later.\n", KubeUnavailable),
+    (503, "<html>\n<body>No server is available</body>\n</html>\n", KubeUnavailable),
+    (200, {"type": "ERROR", "object": GONE}, KubeUnavailable), (410, GONE, KubeRefused),
+    (403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": "no right to watch"}, KubeRefused),
+    (200, "<html>\n", KubeUnavailable), (200, {"type": "ERROR", "object": {"code": 500}}, KubeUnavailable)])
+async def test_a_watch_that_is_answered_by_something_else(code: int, body: object, error: type[Exception]) -> None:
+    """What follows a watch tries again after these two errors alone."""
+    async with served(lambda _: status(code, body)) as api:
+        seen = []
+        with pytest.raises(error):
+            async for kind, _ in api.follow(PODS, "a=b"):
+                seen.append(kind)
+        assert seen == ["LISTED"]
+
+
+async def test_a_watch_that_ends_ends_the_iteration() -> None:
+    event = {"type": "MODIFIED", "object": {"metadata": {"name": "driver", "resourceVersion": "8"}}}
+    mark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}
+    async with served(lambda _: status(200, json.dumps(event) + "\n" + json.dumps(mark) + "\n")) as api:
+        async with asyncio.timeout(10):
+            assert [kind async for kind, _ in api.follow(PODS, "a=b")] == ["LISTED", "MODIFIED"]
+
+
+@pytest.mark.parametrize(("code", "body", "error"), [
+    (429, "Too many requests\n", KubeUnavailable), (503, "<html>\n", KubeUnavailable),
+    (200, "<html>\n", KubeUnavailable), (409, {"message": "another version"}, KubeRefused),
+    (404, "404 page not found", KubeRefused)])
+async def test_a_call_that_is_answered_by_something_else(code: int, body: object, error: type[Exception]) -> None:
+    async with served(lambda _: status(code, body)) as api:
+        with pytest.raises(error):
+            await api.listed("/busy", "a=b")
