@@ -144,7 +144,8 @@ def plan(pool: PoolResource, workload: StatefulSetSeen, seen: BrokersSeen) -> Po
         step = _settle(pool, seen, balanced_for)
     if not marked:
         begun = any(isinstance(action, Drain) for action in step.actions)
-        status["leaving"] = list(leaving) if begun else sorted(drained - back)
+        ours = [each for each in leaving if each in drained or each not in seen.draining]
+        status["leaving"] = ours if begun else sorted(drained - back)
     if step.balanced_for is not None:
         status["balancedFor"] = step.balanced_for
     return PoolPlan(step.actions, (step.ready, *more), status, step.notes)

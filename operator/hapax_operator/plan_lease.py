@@ -73,7 +73,7 @@ def plan_lease(
     assert lease is not None
     if resource.outside:
         refused, notes = outside(resource.status, resource.outside)
-        return LeasePlan(None, refused, dict.fromkeys(_DESCRIPTION), notes)
+        return LeasePlan(None, refused, _hidden(resource, lease), notes)
     if older is not None:
         return _conflict(resource, older)
     own = _is_own(resource, lease, seen)
@@ -93,7 +93,7 @@ def plan_lease(
     if resource.meta.paused:
         conditions.append(Condition("Paused", "True", "Annotated", "the annotation hapax.dev/pause is set"))
     intends = action is not None and resource.status.get("ownedLease") != lease.name
-    noted = {"ownedLease": lease.name} if resource.acts else {"ownedLease": resource.status.get("ownedLease") or ""}
+    noted = {"ownedLease": lease.name} if resource.acts else {"ownedLease": _noted(resource, lease)}
     return LeasePlan(
         None if intends else action, tuple(conditions), _status(lease, seen, held) | noted, intends=intends)
 
@@ -109,11 +109,26 @@ def _is_own(resource: ProducerResource, lease: LeaseSpec, seen: LeaseSeen | None
     return shown.get("name") == lease.name and resource.status.get("producerId") == seen.producer_id
 
 
+def _noted(resource: ProducerResource, lease: LeaseSpec) -> str:
+    """What the status of a resource that does not act says of the lease that it made or adopted. An earlier release's
+    note of that is the lease itself, which the status will not show, or of which it will show another holder."""
+    status = resource.status
+    if "ownedLease" in status:
+        return status["ownedLease"] or ""
+    held = (status.get("lease") or {}).get("name") == lease.name and status.get("producerId") is not None
+    return lease.name if held and resource.managed else ""
+
+
+def _hidden(resource: ProducerResource, lease: LeaseSpec) -> dict[str, Any]:
+    noted = _noted(resource, lease)
+    return dict.fromkeys(_DESCRIPTION) | ({"ownedLease": noted} if noted else {})
+
+
 def _conflict(resource: ProducerResource, older: ProducerResource) -> LeasePlan:
     assert resource.lease is not None
     why = f"the lease {resource.lease.name} is described by the older resource {older.meta.ref}"
     conditions, notes = conflict(resource.status, why)
-    return LeasePlan(None, conditions, dict.fromkeys(_DESCRIPTION), notes)
+    return LeasePlan(None, conditions, _hidden(resource, resource.lease), notes)
 
 
 def _readiness(lease: LeaseSpec, seen: LeaseSeen | None, held: bool) -> Condition:

@@ -171,7 +171,14 @@ def _conflict(resource: TopicResource, first: TopicResource, finalizer: bool | N
 
 
 def _hidden(resource: TopicResource) -> dict[str, Any]:
-    return dict.fromkeys(_DESCRIPTION) | {"topicName": resource.topic}
+    return dict.fromkeys(_DESCRIPTION) | _of_earlier_release(resource) | {"topicName": resource.topic}
+
+
+def _of_earlier_release(resource: TopicResource) -> dict[str, str]:
+    """An earlier release's note of the topic that was the resource's own, in this release's form. It must be kept
+    before the status shows another topic, or none."""
+    known = "" if "ownedTopicId" in resource.status else _known(resource)
+    return {"ownedTopicId": known} if known else {}
 
 
 def _create(resource: TopicResource, finalizer: bool | None) -> TopicPlan:
@@ -238,7 +245,7 @@ def _readiness(resource: TopicResource, seen: TopicSeen | None) -> Condition:
 
 def _status(resource: TopicResource, seen: TopicSeen | None) -> dict[str, Any]:
     if seen is None:
-        return dict.fromkeys(_DESCRIPTION) | {"topicName": resource.topic}
+        return _hidden(resource)
     in_sync = sum(len(each.in_sync) >= len(each.replicas) for each in seen.partitions)
     status: dict[str, Any] = {
         "topicName": seen.name, "topicId": seen.topic_id, "partitions": len(seen.partitions),
@@ -251,9 +258,10 @@ def _status(resource: TopicResource, seen: TopicSeen | None) -> dict[str, Any]:
     if resource.acts:
         status["ownedTopicId"] = seen.topic_id
         status["configured"] = sorted(resource.config)
-    elif "configured" in resource.status:
+        return status
+    if "configured" in resource.status:
         status["configured"] = list(resource.status["configured"])
-    return status
+    return status | _of_earlier_release(resource)
 
 
 def _adopted(resource: TopicResource, seen: TopicSeen) -> tuple[Note, ...]:

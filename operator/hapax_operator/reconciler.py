@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -31,7 +32,7 @@ from hapax_operator.plan_lease import Take, owner_before, plan_lease
 from hapax_operator.plan_policy import must_ask, must_store, policy_of, standing, touched
 from hapax_operator.plan_producer import Fence, ProducerPlan, ProducerSeen, untaken
 from hapax_operator.plan_producer import plan as plan_producer
-from hapax_operator.plan_topic import Delete, TopicPlan
+from hapax_operator.plan_topic import Delete, TopicPlan, TopicSeen
 from hapax_operator.plan_topic import plan as plan_topic
 from hapax_operator.resource_index import ResourceIndex
 from hapax_operator.resources import (
@@ -283,7 +284,7 @@ class Reconciler:
             resource = next((each for each in claimants if each.meta.ref == ref), None)
             if resource is None:
                 return
-            planned = plan_topic(resource, claimants, topic_seen(self._view, topic))
+            planned = plan_topic(resource, claimants, self._topic_seen(topic))
             if not confirmed and (planned.actions or planned.finalizer is not None or len(claimants) > 1):
                 await self._confirm(claimants)
                 confirmed = True
@@ -300,6 +301,12 @@ class Reconciler:
             if not await self._apply(topic, resource, planned):
                 return
             confirmed = False  # it may have taken long
+
+    def _topic_seen(self, name: str) -> TopicSeen | None:
+        seen = topic_seen(self._view, name)
+        if seen is None or seen.made_by:
+            return seen
+        return replace(seen, made_by=self._maker.made_for(seen.topic_id))
 
     async def _apply(self, topic: str, resource: TopicResource, planned: TopicPlan) -> bool:
         """False: the resource waits for another event. Raises Refusal, which the status then has."""

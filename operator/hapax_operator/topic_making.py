@@ -14,6 +14,7 @@ from hapax.runtime.ports import Task
 
 _GATHER_S: Final = 0.02
 _AT_ONCE: Final = 100
+_REMEMBERED: Final = 4096
 
 
 class TopicMaker:
@@ -23,6 +24,13 @@ class TopicMaker:
         self._waiting: list[tuple[pb.TopicSpec, asyncio.Future[pb.TopicResult]]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._calls: dict[Task, None] = {}
+        self._made: dict[str, str] = {}
+        """Topic id -> uid of the resource for which it was created here; the latest last."""
+
+    def made_for(self, topic_id: str) -> str:
+        """Uid of the resource for which this process created the topic; empty: it did not. A controller of a release
+        before `made_by` leaves that out of the topic's record: during an upgrade it may still be the active one."""
+        return self._made.get(topic_id, "")
 
     async def create(self, spec: pb.TopicSpec) -> pb.TopicResult:
         """Raises Refusal if the call failed: the topic may exist or not."""
@@ -57,7 +65,12 @@ class TopicMaker:
             told = [refusal] * len(batch)
         except Exception as error:  # otherwise the callers would wait forever
             told = [Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error))] * len(batch)
-        for (_, made), result in zip(batch, told, strict=True):
+        for (spec, made), result in zip(batch, told, strict=True):
+            # Also with an error: the topic may have been created without a leader yet.
+            if not isinstance(result, Refusal) and result.topic_id and spec.made_by:
+                self._made[result.topic_id.hex()] = spec.made_by
+                while len(self._made) > _REMEMBERED:
+                    del self._made[next(iter(self._made))]
             if made.done():
                 continue
             if isinstance(result, Refusal):

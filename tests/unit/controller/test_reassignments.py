@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from hapax.codec.metadata import DeletedTopicRecord
 from hapax.controller.reassignments import Reassignments
 from hapax.core.errors import ErrorCode
@@ -253,6 +255,43 @@ def test_a_draining_broker_gives_its_leaderships_up_and_gets_no_new_replicas() -
         await world.call(
             controller, "SetReplication", pb.SetReplicationRequest(undrain=[0]), pb.SetReplicationResponse)
         await node.view.wait_for(lambda v: [r.leader for r in records(v)] == [0, 1, 0, 1], 30)
+
+    run(scenario)
+
+
+def test_a_mark_of_draining_says_who_drains() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node, _, controller = await four_brokers(world)
+        for broker, by in ((2, "BrokerPool"), (3, "")):
+            await world.call(
+                controller, "SetReplication", pb.SetReplicationRequest(drain=[broker], drained_by=by),
+                pb.SetReplicationResponse)
+        await node.view.wait_for(lambda view: view.draining() == [2, 3], 5)
+        assert (node.view.drained_by("BrokerPool"), node.view.drained_by("")) == ([2], [3])
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("assigned", [False, True])
+def test_a_topic_s_record_says_for_which_resource_it_was_made_whatever_is_changed_later(assigned: bool) -> None:
+    async def scenario(world: ControlWorld) -> None:
+        node, _, controller = await four_brokers(world)
+        spec = pb.TopicSpec(name="made", partitions=1, replication_factor=1, made_by="uid-1")
+        if assigned:
+            spec = pb.TopicSpec(
+                name="made", partitions=-1, replication_factor=-1, made_by="uid-1",
+                assignment=[pb.Replicas(nodes=[1])])
+        await world.call(
+            controller, "CreateTopics", pb.CreateTopicsRequest(topics=[spec], timeout_ms=5000), pb.CreateTopicsResponse)
+        await world.call(
+            controller, "CreatePartitions",
+            pb.CreatePartitionsRequest(total_by_topic={"made": 2}, timeout_ms=5000), pb.CreatePartitionsResponse)
+        await world.call(
+            controller, "AlterTopicConfigs", pb.AlterTopicConfigsRequest(
+                changes=[pb.TopicConfigChange(topic="made", set={"segment.ms": "7"})]), pb.AlterTopicConfigsResponse)
+        await node.view.wait_for(lambda view: bool((found := view.topic("made")) and found.config), 5)
+        found = node.view.topic("made")
+        assert found is not None and (found.partitions, found.record.made_by) == (2, "uid-1")
 
     run(scenario)
 

@@ -297,3 +297,24 @@ def test_a_drain_that_a_person_started_is_shown_and_stays() -> None:
     assert not made.actions and made.status["leaving"] == []
     assert [(each.type, each.message) for each in made.conditions[1:]] == [
         ("DrainedByOthers", "brokers 2 are drained by a person; `hapax drain --cancel` ends that")]
+
+
+def test_a_drain_that_a_person_started_stays_when_a_scale_down_around_it_is_taken_back() -> None:
+    world = World(4, {"t": [(0, 1), (1, 2), (2, 3), (3, 0)]})
+    world.draining = {3}
+    world.wanted = 2
+    down = world.look()
+    assert Drain((2,)) in down.actions and world.draining == {2, 3}
+    world.wanted = 4
+    back = world.look()
+    assert [each.brokers for each in back.actions if isinstance(each, Undrain)] == [(2,)]
+    world.settled()
+    assert world.draining == {3}
+
+
+def test_a_drain_of_a_former_release_is_ended_by_its_pool() -> None:
+    """Its mark does not say who drains; the pool's status does."""
+    world = World(3, {"t": [(0, 1), (1, 2), (2, 0)]})
+    world.draining = {2}
+    made = plan(pool(3, status={"leaving": [2], "balancedFor": 3}), workload(3), world.seen())
+    assert made.actions == (Undrain((2,), ()),)

@@ -74,6 +74,17 @@ def test_a_lease_of_an_earlier_release_stays_the_resource_s() -> None:
     assert plan_lease(resource(status=former | {"producerId": 8}), seen(40), NOW).conditions[0].reason == "NotAdopted"
 
 
+@pytest.mark.parametrize("away", ["paused", "outside", "conflict"])
+def test_a_lease_of_an_earlier_release_stays_the_resource_s_while_it_does_not_act(away: str) -> None:
+    former = {"lease": {"name": "files"}, "producerId": 7}
+    waits = resource({"hapax.dev/pause": "true"} if away == "paused" else {}, former)
+    waits = replace(waits, outside="forbidden") if away == "outside" else waits
+    planned = plan_lease(waits, seen(29), NOW, waits if away == "conflict" else None)
+    assert planned.action is None
+    after = {name: value for name, value in (former | dict(planned.status)).items() if value is not None}
+    assert plan_lease(resource(status=after), seen(29), NOW).action == Keep(LEASE, 7, 3)
+
+
 def test_the_progress_is_shown() -> None:
     status = plan_lease(resource(), seen(), NOW).status
     assert (status["state"], status["producerId"], status["producerEpoch"]) == ("Leased", 7, 3)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hapax.core.transaction.policy import StoredPolicy, TransactionPolicies
-from hapax_operator.plan_policy import Standing, must_store, policy_of, standing, touched
+from hapax_operator.plan_policy import Standing, must_ask, must_store, policy_of, standing, touched
 from hapax_operator.plan_producer import ProducerSeen, plan
 from hapax_operator.resources import ABORT, PRODUCERS, Meta, ProducerResource, Ref, read_producer
 
@@ -48,6 +48,14 @@ def test_it_is_written_when_it_differs_and_left_alone_while_paused() -> None:
     assert must_store(resource(managed=False), known) and not must_store(resource(managed=False), None)
     assert not must_store(resource(paused=True, max_timeout_s=5), known)
     assert not must_store(resource(deleting=True, max_timeout_s=5), known)
+
+
+def test_only_a_resource_without_a_policy_asks_whether_its_ids_are_in_use() -> None:
+    """Every release has stored one before anything else, so an upgrade asks nothing."""
+    first = resource()
+    (known,) = stored(first)
+    assert must_ask(first, None) and not must_ask(first, known) and not must_ask(resource(max_timeout_s=5), known)
+    assert not must_ask(resource(managed=False), None) and not must_ask(resource(outside="forbidden"), None)
 
 
 @pytest.mark.parametrize(("older", "conflict"), [

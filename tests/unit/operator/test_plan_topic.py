@@ -183,6 +183,34 @@ def test_what_an_earlier_release_adopted_stays_adopted() -> None:
     assert ready(alone(resource(status={**acted, "ownedTopicId": "id-0"}), topic())) == ("False", "NotAdopted")
 
 
+@pytest.mark.parametrize("away", [
+    {"managed": False}, {"outside": "forbidden"}, {"paused": True},
+    {"created": "2026-02-01T00:00:00Z"}])  # fmt: skip
+def test_what_an_earlier_release_adopted_is_its_own_after_a_time_without_it(away: dict[str, Any]) -> None:
+    """The status of such a time has no topic's id, or that of whatever topic there is."""
+    acted: dict[str, Any] = {"topicId": "id-1", "configured": []}
+    former = resource(status=acted, **away)
+    older = resource("other", status={})
+    replaced = replace(topic(), topic_id="id-2")
+    for seen, left in ((topic(), ("True", "AsDescribed")), (replaced, ("False", "NotAdopted"))):
+        planned = plan(former, [former, older] if "created" in away else [former], seen)
+        assert planned.status is not None and not planned.actions
+        status = {name: value for name, value in (acted | dict(planned.status)).items() if value is not None}
+        assert ready(alone(resource(status=status), seen)) == left
+
+
+@pytest.mark.parametrize("status", [
+    {"topicId": "id-1"}, {"topicId": "id-1", "ownedTopicId": "id-0", "configured": []}])  # fmt: skip
+@pytest.mark.parametrize("away", [{"managed": False}, {"outside": "forbidden"}])
+def test_a_topic_that_the_status_only_shows_does_not_become_its_own(
+    status: dict[str, Any], away: dict[str, Any]
+) -> None:
+    planned = alone(resource(status=status, **away), topic())
+    assert planned.status is not None
+    after = {name: value for name, value in (status | dict(planned.status)).items() if value is not None}
+    assert ready(alone(resource(status=after), topic())) == ("False", "NotAdopted")
+
+
 def test_a_topic_that_was_replaced_needs_the_annotation_again() -> None:
     planned = alone(resource(status={"ownedTopicId": "id-0", "configured": []}), topic())
     assert (planned.actions, ready(planned)) == ((), ("False", "NotAdopted"))

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +14,13 @@ import pytest
 
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.transaction.policy import TransactionPolicy
+from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime import telemetry
 from hapax.runtime.clock import SystemClock
 from hapax.runtime.cluster import Changes
 from hapax_operator.conditions import Condition, Note
 from hapax_operator.plan_producer import ProducerSeen
-from hapax_operator.plan_topic import Grow, TopicPlan
+from hapax_operator.plan_topic import Grow, PartitionSeen, TopicPlan, TopicSeen
 from hapax_operator.reconciler import PolicyUid, Reconciler
 from hapax_operator.resources import ADOPT, FINALIZER, PAUSE, PRODUCERS, TOPICS, Ref
 
@@ -179,6 +181,39 @@ async def test_a_topic_s_resource_is_read_again_before_each_change(
         made.seen(TOPICS, body("1"))
         await made._topic("orders")
         assert done == (acts[:1] if found is None else acts)
+
+
+async def test_a_topic_that_a_controller_of_the_former_release_made_for_a_resource_is_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While an upgrade replaces the operators, one of the new release may reconcile and one of the former one be the
+    controller. That one knows no `made_by`, so the topic's record does not have it."""
+    uids: list[str] = []
+    topic = TopicSeen(name="orders", topic_id=bytes(16).hex(), partitions=[PartitionSeen(0, (0,), (0,))])
+    present: list[TopicSeen] = []
+    told: list[dict[str, Any]] = []
+
+    async def create_topics(specs: list[pb.TopicSpec], timeout_ms: int) -> list[pb.TopicResult]:
+        uids.extend(each.made_by for each in specs)
+        present.append(topic)
+        return [pb.TopicResult(name="orders", topic_id=bytes(16), error=ErrorCode.REQUEST_TIMED_OUT)]
+
+    class Shows(Answers):
+        async def put_status(self, _: Any, changes: dict[str, Any]) -> dict[str, Any]:
+            told.append(changes)
+            return body("1")
+
+    monkeypatch.setattr("hapax_operator.reconciler.topic_seen", lambda *_: present[0] if present else None)
+    async with reconciler(Shows(body("1"))) as made:
+        made._administration.create_topics = create_topics  # type: ignore[method-assign, assignment]
+        made.seen(TOPICS, body("1"))
+        with pytest.raises(Refusal):
+            await made._topic("orders")
+        await made._topic("orders")
+        assert uids == ["1"] and told[-1]["ownedTopicId"] == topic.topic_id
+        present[0] = replace(topic, topic_id="another")
+        await made._topic("orders")
+        assert told[-1]["conditions"][0]["reason"] == "NotAdopted"
 
 
 class Policies(tuple[Any, ...]):

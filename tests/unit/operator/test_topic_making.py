@@ -62,3 +62,29 @@ async def test_who_gives_up_waiting_holds_up_nobody() -> None:
     first.cancel()
     assert (await second).name == "b"
     await maker.close()
+
+
+class Numbering(Controller):
+    """Its topics have ids. The second one has no leader in time."""
+
+    async def create_topics(self, specs: list[pb.TopicSpec], timeout_ms: int) -> list[pb.TopicResult]:
+        results = await super().create_topics(specs, timeout_ms)
+        for number, each in enumerate(results):
+            each.topic_id = number.to_bytes(16, "big")
+            each.error = ErrorCode.REQUEST_TIMED_OUT if each.error else 0
+        return results
+
+
+async def test_it_knows_for_which_resource_a_topic_was_made() -> None:
+    maker = TopicMaker(Numbering(), 1000)  # type: ignore[arg-type]
+    await asyncio.gather(*(maker.create(pb.TopicSpec(name=f"t-{each}", made_by=f"uid-{each}")) for each in range(2)))
+    assert [maker.made_for(number.to_bytes(16, "big").hex()) for number in range(3)] == ["uid-0", "uid-1", ""]
+    await maker.close()
+
+
+async def test_what_it_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hapax_operator.topic_making._REMEMBERED", 1)
+    maker = TopicMaker(Numbering(), 1000)  # type: ignore[arg-type]
+    await asyncio.gather(*(maker.create(pb.TopicSpec(name=f"t-{each}", made_by=f"uid-{each}")) for each in range(2)))
+    assert [maker.made_for(number.to_bytes(16, "big").hex()) for number in range(2)] == ["", "uid-1"]
+    await maker.close()

@@ -1,0 +1,179 @@
+"""Bugs by which a Kubernetes resource takes over or deletes what it did not make, loses what it made, or acts on what a
+watch reported long ago. Paths lead from services/hapax to the operator."""
+
+
+from __future__ import annotations
+
+from hapax_mutants.mutant import Mutant, unit
+
+TOPIC = unit("operator/test_plan_topic.py")
+LEASE = unit("operator/test_plan_lease.py")
+POLICIES = unit("operator/test_plan_policy.py")
+MAKING = unit("operator/test_topic_making.py")
+RECONCILER = unit("operator/test_reconciler.py")
+BROKERS = unit("operator/test_plan_brokers.py")
+POOL = unit("operator/test_brokers.py")
+SWEEP = unit("operator/test_sweep.py")
+API = unit("operator/test_api.py")
+CONTROLLER = unit("controller/test_reassignments.py")
+OPERATOR = "../../operator/hapax_operator/"
+EXISTS = "docs/kubernetes.md, What exists already"
+WATCHES = "docs/decisions/kubernetes-libraries.md"
+
+MUTANTS = (
+    Mutant(
+        "a topic that was made again by a client is still the resource's", EXISTS, OPERATOR + "plan_topic.py",
+        ' or status.get("ownedTopicId") == seen.topic_id:',
+        ' or status.get("ownedTopicId"):',
+        (TOPIC,),
+    ),
+    Mutant(
+        "a topic that any resource made is every resource's", EXISTS, OPERATOR + "plan_topic.py",
+        "    if seen.made_by == resource.meta.uid or",
+        "    if seen.made_by or",
+        (TOPIC,),
+    ),
+    Mutant(
+        "a topic is not its resource's until the status says so", EXISTS, OPERATOR + "plan_topic.py",
+        "    if seen.made_by == resource.meta.uid or",
+        "    if",
+        (TOPIC,),
+    ),
+    Mutant(
+        "a topic of an earlier release is lost by a time outside the policy", EXISTS, OPERATOR + "plan_topic.py",
+        "_of_earlier_release(resource) | {\"topicName\"",
+        "{\"topicName\"",
+        (TOPIC,),
+    ),
+    Mutant(
+        "a resource of an earlier release takes over what a client made while it was unmanaged", EXISTS,
+        OPERATOR + "plan_topic.py",
+        "    return status | _of_earlier_release(resource)",
+        "    return status",
+        (TOPIC,),
+    ),
+    Mutant(
+        "a note of ownership is replaced by the topic that the status shows", EXISTS, OPERATOR + "plan_topic.py",
+        '    known = "" if "ownedTopicId" in resource.status else _known(resource)\n',
+        '    known = str(resource.status.get("topicId") or "")\n',
+        (TOPIC,),
+    ),
+    Mutant(
+        "a lease of an earlier release is lost by a pause", EXISTS, OPERATOR + "plan_lease.py",
+        '    held = (status.get("lease") or {}).get("name") == lease.name and status.get("producerId") is not None\n',
+        "    held = False\n",
+        (LEASE,),
+    ),
+    Mutant(
+        "a lease that was only looked at is the resource's later", EXISTS, OPERATOR + "plan_lease.py",
+        '    return lease.name if held and resource.managed else ""\n',
+        "    return lease.name\n",
+        (LEASE,),
+    ),
+    Mutant(
+        "a lease is taken before the status says whose it is", EXISTS, OPERATOR + "plan_lease.py",
+        '    intends = action is not None and resource.status.get("ownedLease") != lease.name\n',
+        "    intends = False\n",
+        (LEASE,),
+    ),
+    Mutant(
+        "a lease that a client took again counts as that of an earlier release", EXISTS, OPERATOR + "plan_lease.py",
+        'return shown.get("name") == lease.name and resource.status.get("producerId") == seen.producer_id\n',
+        'return shown.get("name") == lease.name\n',
+        (LEASE,),
+    ),
+    Mutant(
+        "ids that a former release carried out must be adopted", EXISTS, OPERATOR + "plan_policy.py",
+        "    return stored is None and policy_of(resource) is not None and",
+        "    return policy_of(resource) is not None and",
+        (POLICIES,),
+    ),
+    Mutant(
+        "a topic that was created without a leader is not its resource's during an upgrade", EXISTS,
+        OPERATOR + "topic_making.py",
+        "            if not isinstance(result, Refusal) and result.topic_id and spec.made_by:\n",
+        "            if not isinstance(result, Refusal) and not result.error and spec.made_by:\n",
+        (MAKING,),
+    ),
+    Mutant(
+        "a topic that a controller of the former release created is not its resource's", EXISTS,
+        OPERATOR + "reconciler.py",
+        "        return replace(seen, made_by=self._maker.made_for(seen.topic_id))\n",
+        "        return seen\n",
+        (RECONCILER,),
+    ),
+    Mutant(
+        "the controller forgets for which resource a topic is made", EXISTS, "controller/topics.py",
+        "wanted, config,\n            made_by=spec.made_by)",
+        "wanted, config)",
+        (CONTROLLER,),
+    ),
+    Mutant(
+        "a change of a topic forgets for which resource it was made", EXISTS, "codec/metadata.py",
+        '            **({"made_by": self.made_by} if self.made_by else {}),\n',
+        "",
+        (CONTROLLER,),
+    ),
+    Mutant(
+        "a drain that a person started ends with a scale-down that is taken back", "docs/kubernetes.md",
+        OPERATOR + "plan_brokers.py",
+        "each for each in leaving if each in drained or each not in seen.draining]",
+        "*leaving]",
+        (BROKERS,),
+    ),
+    Mutant(
+        "a drain of a BrokerPool that is gone stays", "docs/kubernetes.md", OPERATOR + "plan_brokers.py",
+        ' or ()} | seen.drained_by_pool\n',
+        " or ()}\n",
+        (BROKERS,),
+    ),
+    Mutant(
+        "a person's drain counts as a BrokerPool's", "docs/kubernetes.md", "runtime/cluster.py",
+        "for node_id, record in self._draining.items() if record.by == by)",
+        "for node_id, record in self._draining.items())",
+        (CONTROLLER,),
+    ),
+    Mutant(
+        "a BrokerPool's drain counts as a person's", "docs/kubernetes.md", "controller/reassignments.py",
+        "DrainingRecord(now_ms, request.drained_by).encode()",
+        "DrainingRecord(now_ms).encode()",
+        (CONTROLLER,),
+    ),
+    Mutant(
+        "a BrokerPool that is made again removes brokers, by the chart's number", "docs/kubernetes.md",
+        OPERATOR + "brokers.py",
+        "        replicas = seen.replicas if seen.scaled or seen.chart_replicas is None else seen.chart_replicas\n",
+        "        replicas = seen.chart_replicas or seen.replicas\n",
+        (POOL,),
+    ),
+    Mutant(
+        "a look replaces what the watch has reported since", WATCHES, OPERATOR + "sweep.py",
+        "        known = self._known.meta(ref)\n        metadata = body[\"metadata\"]\n",
+        "        metadata = body[\"metadata\"]\n",
+        (SWEEP,),
+    ),
+    Mutant(
+        "a resource that was deleted unseen stays", WATCHES, OPERATOR + "sweep.py",
+        "    return found | {ref: meta for ref, meta in known.items() if ref not in here}\n",
+        "    return found\n",
+        (SWEEP,),
+    ),
+    Mutant(
+        "a resource that was made again unseen is taken for the former", WATCHES, OPERATOR + "sweep.py",
+        '    if known is None or metadata["uid"] != known.uid:\n',
+        "    if known is None:\n",
+        (SWEEP,),
+    ),
+    Mutant(
+        "a resource that can no longer be read makes the watches again without end", WATCHES, OPERATOR + "sweep.py",
+        "        if self._known.meta(ref) == known:\n",
+        "        if self._known.meta(ref) is None:\n",
+        (SWEEP,),
+    ),
+    Mutant(
+        "an API server that is busy is taken for one that reports a change", WATCHES, OPERATOR + "api.py",
+        "        if response.status >= 400:  # the client would",
+        "        if response.status >= 600:  # the client would",
+        (API,),
+    ),
+)
