@@ -67,8 +67,9 @@ from hapax_operator.plan_etcd import (
     Restart,
     SetReplicas,
     Step,
+    noted,
     plan,
-    quorum,
+    standing,
 )
 from hapax_operator.plan_etcd_care import (
     AlarmSeen,
@@ -92,7 +93,6 @@ log = telemetry.logger("etcd-keeper")
 _SOON_S: Final = 1.0
 """Between two looks while something is to be done."""
 _LATER_S: Final = 5.0
-_REMOVED_KEPT: Final = 64
 
 
 class Look(NamedTuple):
@@ -271,16 +271,10 @@ class EtcdKeeper:
     async def _take(self, step: Step, found: Look) -> None:
         client = self._members
         assert client is not None
-        record = found.seen.record
         endpoints = [self._spec.endpoint(each) for each in found.answering]
         match step:
-            case Permit(pod, claim):
-                await self._write_record(record._replace(founder=pod, claim=claim), found)
-            case Remember(cluster):
-                await self._write_record(record._replace(cluster=cluster), found)
-            case NoteRemoved(members):
-                kept = (*record.removed, *members)[-_REMOVED_KEPT:]
-                await self._write_record(record._replace(removed=kept), found)
+            case Permit() | Remember() | NoteRemoved():
+                await self._write_record(noted(found.seen.record, step), found)
             case SetReplicas(replicas):
                 path = f"/apis/apps/v1/namespaces/{self._spec.namespace}/statefulsets/{self._spec.workload}/scale"
                 await self._api.merge(path, {
@@ -359,13 +353,7 @@ class EtcdKeeper:
     # --- new revisions of the pods
 
     def _roll_seen(self, planned: Plan, found: Look, paused: bool) -> RollSeen:
-        voters = [each for each in found.seen.members if not each.learner]
-        healthy = sum(each.healthy for each in voters)
-        needed = {}
-        if len(voters) > 1 and healthy - 1 < quorum(len(voters)):
-            needed = {each.ordinal: "the others have no quorum" for each in voters if each.healthy}
-        leader = next((each.ordinal for each in voters if each.leader and len(voters) > 1), None)
-        serving = {each.ordinal for each in found.seen.members if each.healthy}
+        needed, serving, leader = standing(found.seen)
         now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
         return RollSeen(
             described(found.stateful_set), ordinals_of(found.stateful_set),

@@ -6,7 +6,8 @@ shows what became of it. So a keeper that ends between any two steps, or two kee
 names a member's id, which is never used again, or the pod by its uid.
 
 1. The permission to found names one pod. It is given while every pod reports an empty volume, and no other volume is
-   left. It is given again only to the same claim. Once a cluster was seen, it is never given again.
+   left. It is given again only to the same claim. Once a cluster was seen, it ends, and is never given again: its pod
+   may be started again, under the same uid, by a machine that has lost its disk.
 2. A new member is a learner, without a vote, until it has caught up. One learner at a time.
 3. A member without its data does not continue under its id. It is removed and added under a new one, while the others
    have a quorum. Without a quorum, or with one member alone, nothing is done.
@@ -151,6 +152,21 @@ class Restart(NamedTuple):
     uid: str
 
 
+_REMOVED_KEPT: Final = 64
+
+
+def noted(record: Record, step: Permit | Remember | NoteRemoved) -> Record:
+    """What is remembered after this step."""
+    match step:
+        case Permit(pod, claim):
+            return record._replace(founder=pod, claim=claim)
+        case Remember(cluster):
+            return record._replace(founder="", claim="", cluster=cluster)
+        case NoteRemoved(members):
+            fresh = (each for each in members if each not in record.removed)
+            return record._replace(removed=(*record.removed, *fresh)[-_REMOVED_KEPT:])
+
+
 Step = Permit | Remember | NoteRemoved | SetReplicas | Add | Promote | Remove | MoveLeader | Restart
 
 
@@ -175,13 +191,17 @@ def plan(seen: EtcdSeen) -> Plan:
     if cluster and seen.record.cluster and cluster != seen.record.cluster:
         return _stop("OtherCluster", f"cluster {cluster} answers, and {seen.record.cluster} is the known one")
     if not seen.record.cluster:
-        stored = {each.volume.partition(":")[0] for each in seen.pods.values() if ":" in each.volume}
+        # A member that joined looked at its volume while that was empty.
+        stored = {text.partition(":")[0] for each in seen.pods.values() for text in (each.volume, each.runs_as)
+                  if ":" in text}
         if len(stored | seen.clusters) > 1:
             return _stop("TwoClusters", f"volumes have members of several clusters: {', '.join(sorted(stored))}")
         cluster = cluster or next(iter(stored), "")
         if cluster:
             return Plan(Remember(cluster), _waits("Founding", "the cluster was seen for the first time"))
         return _found(seen)
+    if seen.record.founder:
+        return Plan(Remember(seen.record.cluster), _waits("Founding", "the permission to found ends"))
     needed = max((each.ordinal + 1 for each in seen.members), default=0)
     if seen.replicas < needed:
         return Plan(SetReplicas(needed), _waits(
@@ -211,9 +231,9 @@ def _found(seen: EtcdSeen) -> Plan:
         pod = seen.pods.get(ordinal)
         if pod is None or pod.deleting or not pod.volume:
             return Plan(None, _waits("Founding", f"the volume of pod {ordinal} has not been looked at yet"))
-    full = sorted(each.ordinal for each in seen.pods.values() if each.volume != EMPTY)
+    full = sorted(each.ordinal for each in seen.pods.values() if each.volume != EMPTY or each.runs_as)
     if full:
-        return Plan(None, _waits("Starting", f"the volumes of pods {full} have data; their members must answer first"))
+        return Plan(None, _waits("Starting", f"pods {full} have data; their members must answer first"))
     left = sorted(seen.claims - seen.pods.keys())
     if left:
         return _stop("VolumesLeft", f"claims of ordinals {left} are left from a former cluster; start as many members, "
@@ -261,6 +281,11 @@ def _removed_data(seen: EtcdSeen) -> Plan | None:
         if runs and runs not in known and not pod.deleting:
             return Plan(Restart(pod.ordinal, pod.uid), _waits(
                 "Replacing", f"pod {pod.ordinal} runs as a removed member and is restarted"))
+        # Which member it founded as shows only when it starts again.
+        if pod.runs_as == FOUNDER and not pod.deleting and not any(
+                each.ordinal in (pod.ordinal, -1) for each in seen.members):
+            return Plan(Restart(pod.ordinal, pod.uid), _waits(
+                "Replacing", f"the member of pod {pod.ordinal} was removed, and the pod is restarted"))
     return None
 
 
@@ -356,6 +381,32 @@ def _rest(seen: EtcdSeen, needed: int) -> Plan:
     if seen.replicas > pods:
         return Plan(SetReplicas(pods), _waits("Shrinking", "pods without members are removed"))
     return Plan(None, Condition("Ready", "True", "AsDescribed", f"{len(seen.members)} members serve"))
+
+
+# --- who may be restarted -----------------------------------------------------------------------------------------
+
+
+class Standing(NamedTuple):
+    """For a roll of the pods (`plan_roll`), by ordinal."""
+
+    needed: dict[int, str]
+    """Whom the others have no quorum without."""
+    serving: set[int]
+    leader: int | None
+    """None: no voter leads, or it is alone, and no other can take over."""
+
+
+def standing(seen: EtcdSeen) -> Standing:
+    voters = [each for each in seen.members if not each.learner]
+    serving = {each.ordinal for each in seen.members if each.healthy}
+    leader = next((each.ordinal for each in voters if each.leader and len(voters) > 1), None)
+    spare = sum(each.healthy for each in voters) - quorum(len(voters))
+    needed = {each.ordinal for each in voters if each.healthy} if len(voters) > 1 and spare < 1 else set()
+    if len(voters) > 1 and seen.quorum and spare < 0:
+        # More of them vote than answer in time, and which of them do is not known.
+        needed = {each.ordinal for each in voters}
+        serving |= needed
+    return Standing(dict.fromkeys(sorted(needed), "the others have no quorum"), serving, leader)
 
 
 def _waits(reason: str, message: str) -> Condition:

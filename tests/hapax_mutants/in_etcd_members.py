@@ -20,6 +20,24 @@ MUTANTS = (
         (PLAN,),
     ),
     Mutant(
+        "the permission to found etcd outlives the founding", PAGE, OPERATOR + "plan_etcd.py",
+        '            return record._replace(founder="", claim="", cluster=cluster)\n',
+        "            return record._replace(cluster=cluster)\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "etcd is founded beside members that do not answer", PAGE, OPERATOR + "plan_etcd.py",
+        "for text in (each.volume, each.runs_as)",
+        "for text in (each.volume,)",
+        (PLAN,),
+    ),
+    Mutant(
+        "a member of etcd that is slow counts as away in a roll", PAGE, OPERATOR + "plan_etcd.py",
+        "    if len(voters) > 1 and seen.quorum and spare < 0:\n",
+        "    if False:\n",
+        (PLAN,),
+    ),
+    Mutant(
         "etcd is founded before every volume was looked at", PAGE, OPERATOR + "plan_etcd.py",
         "    for ordinal in range(seen.replicas):\n",
         "    for ordinal in range(1):\n",

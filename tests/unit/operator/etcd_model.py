@@ -30,6 +30,7 @@ from hapax_operator.plan_etcd import (
     Restart,
     SetReplicas,
     Step,
+    noted,
     quorum,
 )
 from hapax_operator.plan_etcd import plan as the_plan
@@ -120,6 +121,12 @@ class World:
                 yield f"volume {number} lost", replace(
                     self._volume(number, "")._pod(number, Pod(self.ids + 1, self.ids + 1, EMPTY)), ids=self.ids + 1,
                     faults=self._less(0))
+            if self.faults[0] and not (self.founded and not self.record.cluster):
+                # The machine starts again without its disk: the same pod on the same claim. Before the cluster is known
+                # there is no telling this from a first start.
+                yield f"volume {number} emptied", replace(
+                    self._volume(number, "")._pod(number, self.pods[number]._replace(
+                        looked=EMPTY, runs_as="", env=None)), faults=self._less(0))
             if self.faults[1] and self.pods[number].up:
                 yield f"pod {number} down", replace(
                     self._pod(number, self.pods[number]._replace(up=False)), faults=self._less(1))
@@ -175,15 +182,10 @@ class World:
 
     def carried_out(self, step: Step, *, late: bool = False) -> World:
         match step:
-            case Permit(pod, claim):
-                if late and self.record != Record():  # its write names the version that was read
-                    return self
-                return replace(self, record=self.record._replace(founder=pod, claim=claim))
-            case Remember(cluster):
-                return replace(self, record=self.record._replace(cluster=cluster))
-            case NoteRemoved(members):
-                return replace(self, record=self.record._replace(
-                    removed=(*self.record.removed, *(each for each in members if each not in self.record.removed))))
+            case Permit() if late and self.record != Record():  # its write names the version that was read
+                return self
+            case Permit() | Remember() | NoteRemoved():
+                return replace(self, record=noted(self.record, step))
             case SetReplicas(replicas):  # a late write names the version that was read, and is refused
                 return self if late else self._scaled(replicas)
             case Restart(ordinal, uid):

@@ -11,6 +11,7 @@ import pytest
 from hapax_operator.plan_etcd import (
     DAMAGED,
     EMPTY,
+    FOUNDER,
     Add,
     EtcdSeen,
     MemberSeen,
@@ -24,11 +25,13 @@ from hapax_operator.plan_etcd import (
     Remove,
     Restart,
     SetReplicas,
+    noted,
     plan,
+    standing,
 )
 from unit.operator.etcd_model import Broken, World
 
-KNOWN = Record("u0", "c0", "c")
+KNOWN = Record(cluster="c")
 
 
 def explore(start: World, limit: int) -> int:
@@ -152,6 +155,43 @@ def test_the_permission_follows_the_claim_alone() -> None:
     assert plan(seen([], 1, [waiting(0)], record=record, **nothing)).step == Permit("u0", "c0")
     planned = plan(seen([], 1, [waiting(0)], record=Record("former", "another"), **nothing))
     assert planned.step is None and planned.ready.reason == "VolumeLost"
+
+
+def test_nothing_is_founded_beside_members_that_run_and_do_not_answer() -> None:
+    """The record was deleted by hand, the first volume is new, and members that joined looked at empty volumes."""
+    nothing = {"record": Record(), "clusters": frozenset[str](), "quorum": False}
+    joined = [waiting(0), pod(1, volume=EMPTY), pod(2, volume=EMPTY)]
+    assert plan(seen([], 3, joined, **nothing)).step == Remember("c")
+    assert plan(seen([], 1, [waiting(0)._replace(runs_as=FOUNDER)], **nothing)).step is None
+
+
+def test_the_permission_ends_once_the_cluster_is_known() -> None:
+    """Its pod may be started again under the same uid by a machine that has lost its disk."""
+    assert noted(Record(), Permit("u0", "c0")) == Record("u0", "c0")
+    assert noted(Record("u0", "c0"), Remember("c")) == Record("", "", "c")
+    assert noted(Record("", "", "c"), NoteRemoved(("a", "b"))).removed == ("a", "b")
+    before = seen(THREE, 3, record=Record("u0", "c0", "c"))
+    assert plan(before).step == Remember("c"), "of a release that kept the permission"
+
+
+def test_a_founder_that_was_removed_is_restarted() -> None:
+    pods = [pod(0, volume=EMPTY, runs_as=FOUNDER), pod(1), pod(2)]
+    assert plan(seen(THREE[1:], 3, pods)).step == Restart(0, "u0")
+    assert plan(seen([*THREE[1:], member(-1)], 3, pods)).step is None, "its address may be another"
+    assert plan(seen(THREE, 3, pods)).settled
+
+
+def test_a_member_that_votes_without_an_answer_counts_as_needed() -> None:
+    """One is away and one is slow: the quorum that has confirmed the members includes the slow one."""
+    slow = [member(0, leader=True), member(1, healthy=False), member(2, healthy=False)]
+    found = standing(seen(slow, 3))
+    assert found.serving == {0, 1, 2} and found.needed.keys() == {0, 1, 2}
+    gone = [each._replace(healthy=False, leader=False) for each in THREE]
+    assert standing(seen(gone, 3, quorum=False)) == (dict[int, str](), set[int](), None)
+    one_away = standing(seen([THREE[0], THREE[1], member(2, healthy=False)], 3))
+    assert one_away.serving == {0, 1} and one_away.needed.keys() == {0, 1} and one_away.leader == 0
+    assert standing(seen(THREE, 3)) == (dict[int, str](), {0, 1, 2}, 0)
+    assert standing(seen(THREE[:1], 1)) == (dict[int, str](), {0}, None)
 
 
 def test_two_clusters_stop_everything() -> None:
