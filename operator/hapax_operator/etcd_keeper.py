@@ -27,6 +27,7 @@ from hapax.runtime.tls import Material
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.conditions import Condition, Note
 from hapax_operator.etcd_observe import (
+    PARTS,
     Spec,
     alarms_of,
     databases_of,
@@ -83,7 +84,7 @@ from hapax_operator.plan_etcd_care import (
     plan_care,
 )
 from hapax_operator.plan_etcd_care import HandOver as Yield
-from hapax_operator.plan_roll import DeletePod, HandOver, RollSeen, described, ordinals_of, plan_roll
+from hapax_operator.plan_roll import DeletePod, HandOver, Idleness, RollSeen, described, ordinals_of, plan_roll
 from hapax_operator.plan_roll import pods_of as roll_pods
 from hapax_operator.status import StatusWriter
 from hapax_operator.workloads import Reporter, WorkloadResource, workload_for
@@ -128,6 +129,7 @@ class EtcdKeeper:
         self._reporter = Reporter(api, StatusWriter(api, clock, lambda ref, body: None))
         self._started_at = clock.now_ms() // 1000
         self._snapshot_failed_at = 0
+        self._idle = Idleness()
         self._m = {each: metrics.gauge(each) for each in (
             ETCD_SETTLED, ETCD_WANTED, ETCD_HEALTHY, ETCD_DATABASE, ETCD_USED, ETCD_QUOTA, ETCD_SNAPSHOT,
             ETCD_SNAPSHOT_LATE, ETCD_ALARMS)}
@@ -147,6 +149,7 @@ class EtcdKeeper:
                 self._ready = ""
             except (KubeUnavailable, KubeRefused, EtcdRefused, OSError) as error:
                 log.warning("cannot go on yet, trying again", error=error)
+                self._idle.forget()
                 wait_s = _SOON_S
             await asyncio.sleep(wait_s)
 
@@ -165,9 +168,9 @@ class EtcdKeeper:
         if workload is None:
             return _SOON_S
         planned = plan(found.seen)
-        care_seen, alarms = await self._care_seen(planned, found)
-        cared = plan_care(self._spec.care, care_seen, self._now())
         rolled = plan_roll(self._roll_seen(planned, found, workload.paused))
+        care_seen, alarms = await self._care_seen(planned, found, rolled.rolled.status == "True")
+        cared = plan_care(self._spec.care, care_seen, self._now())
         await self._tell(workload, found, planned, [*cared.conditions, rolled.rolled])
         self._measure(found, planned, care_seen, cared)
         if workload.paused:
@@ -252,19 +255,29 @@ class EtcdKeeper:
                 continue
         return [], False
 
-    async def _care_seen(self, planned: Plan, found: Look) -> tuple[CareSeen, list[EtcdAlarm]]:
-        client, alarms = self._members, []
+    async def _care_seen(self, planned: Plan, found: Look, current: bool) -> tuple[CareSeen, list[EtcdAlarm]]:
+        """What fails here keeps no member from being replaced."""
+        client, settled = self._members, planned.settled
+        alarms: list[EtcdAlarm] = []
+        names: list[str] = []
         assert client is not None
         if found.answering:
-            alarms = await any_of(
-                [self._spec.endpoint(each) for each in found.answering], lambda each: client.alarms(each))
-        names = []
+            try:
+                alarms = await any_of(
+                    [self._spec.endpoint(each) for each in found.answering], lambda each: client.alarms(each))
+            except EtcdRefused as error:
+                log.warning("the alarms of etcd are not known", error=error)
+                settled = False
         if self._spec.care.snapshot_every_s:
             folder = Path(self._spec.snapshots)
-            names = await asyncio.to_thread(lambda: [each.name for each in folder.iterdir()])
+            try:
+                names = await asyncio.to_thread(lambda: [each.name for each in folder.iterdir()])
+            except OSError as error:
+                log.warning("the folder of snapshots cannot be read", error=error)
+                self._snapshot_failed_at = self._now()
         return CareSeen(
-            planned.settled, databases_of(found.seen, found.statuses), alarms_of(alarms), snapshots_of(names),
-            self._snapshot_failed_at, self._started_at), alarms
+            settled, databases_of(found.seen, found.statuses), alarms_of(alarms), snapshots_of(names),
+            self._snapshot_failed_at, self._started_at, current), alarms
 
     # --- apply
 
@@ -341,6 +354,9 @@ class EtcdKeeper:
         assert self._members is not None
         path = Path(self._spec.snapshots) / snapshot_name(self._now())
         try:
+            # Of a keeper that was killed: they fill the volume.
+            for part in await asyncio.to_thread(lambda: list(path.parent.glob(PARTS))):
+                await asyncio.to_thread(part.unlink, missing_ok=True)
             size = await self._members.snapshot(endpoint, path)
         except (EtcdRefused, OSError) as error:
             self._snapshot_failed_at = self._now()
@@ -355,9 +371,12 @@ class EtcdKeeper:
     def _roll_seen(self, planned: Plan, found: Look, paused: bool) -> RollSeen:
         needed, serving, leader = standing(found.seen)
         now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
+        pods = roll_pods(found.stateful_set, found.pods.values(), now, needed, serving, leader)
+        # A pod whose member has left waits until it is removed itself.
+        members = {each.ordinal for each in found.seen.members} | {*range(found.seen.wanted)}
         return RollSeen(
-            described(found.stateful_set), ordinals_of(found.stateful_set),
-            roll_pods(found.stateful_set, found.pods.values(), now, needed, serving, leader),
+            described(found.stateful_set), [each for each in ordinals_of(found.stateful_set) if each in members],
+            self._idle.judged(pods, self._clock.now_ms()),
             "" if planned.settled else planned.ready.message, paused)
 
     async def _roll(self, step: DeletePod | HandOver, found: Look) -> None:

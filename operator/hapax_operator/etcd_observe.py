@@ -178,6 +178,8 @@ def alarms_of(alarms: Iterable[EtcdAlarm]) -> list[AlarmSeen]:
 
 _PREFIX: Final = "etcd-"
 _SUFFIX: Final = ".db"
+PARTS: Final = f"{_PREFIX}*{_SUFFIX}.part"
+"""Names of snapshots that are being written (`etcd_members`)."""
 
 
 def snapshot_name(at: int) -> str:

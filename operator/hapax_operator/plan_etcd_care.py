@@ -4,8 +4,8 @@
 2. A member is defragmented when enough of its file is unused. It answers nothing meanwhile, so the leader comes last,
    and hands over first. A member that is alone stops the whole cluster for that time, so it is defragmented only when
    the store takes no more writes anyway.
-3. An alarm for space is ended once every member has space again: etcd raises it again at the next write without. An
-   alarm for damage is shown, and never ended from here.
+3. An alarm for space is ended once every member has space again, by the quota that it runs with: etcd raises it again
+   at the next write without. An alarm for damage is shown, and never ended from here.
 4. A snapshot is taken from a member that does not lead, where there is one. The oldest beyond the number to keep go.
 """
 
@@ -66,6 +66,8 @@ class CareSeen:
     """When the last attempt at a snapshot failed, after the last one that did not; 0: none has."""
     started_at: int = 0
     """When this process began. Without any snapshot, one is late from then on."""
+    current: bool = True
+    """Whether the pods are of the described revision, and thus have the described quota."""
 
 
 class Defragment(NamedTuple):
@@ -131,7 +133,7 @@ def _has_space(care: Care, database: DatabaseSeen) -> bool:
 
 
 def _disarm(care: Care, seen: CareSeen) -> Disarm | None:
-    if all(_has_space(care, each) for each in seen.databases):
+    if seen.current and all(_has_space(care, each) for each in seen.databases):
         for alarm in _full(seen):
             return Disarm(alarm)
     return None

@@ -5,8 +5,9 @@ another one is down. So its strategy is `OnDelete`, and this says which pod is d
 
 1. A pod that serves is replaced only while every pod is there and ready, no other change is in progress, and the
    cluster is in sync: the rest must be able to go on without it.
-2. A pod that is not ready and takes no part is replaced first, and waits for nothing: a new revision may be the repair
-   of the former one. So is the only one that is not ready, if the rest can do without it.
+2. A pod that is not ready and has taken no part for half a minute is replaced first, and waits for nothing: a new
+   revision may be the repair of the former one. (After an outage of etcd all pods take no part for a moment.) So is
+   the only one that is not ready, if the rest can do without it.
 3. A pod of the new revision that does not become ready stops the rest.
 4. The one that leads comes last, and hands over first where that is possible.
 """
@@ -21,6 +22,8 @@ from typing import Any, Final, NamedTuple
 from hapax_operator.conditions import Condition
 
 REVISION: Final = "controller-revision-hash"
+IDLE_MS: Final = 30_000
+"""For which a pod takes no part until it is replaced without a regard for the rest."""
 _NAMED: Final = 5
 
 
@@ -37,6 +40,25 @@ class RollPod(NamedTuple):
     serves: bool = True
     """Whether it takes a part, ready or not: as a replica in sync, a member, a registered node."""
     leads: bool = False
+
+
+class Idleness:
+    """For how long pods have not been ready and taken no part, in one look after the other."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, int] = {}
+
+    def judged(self, pods: Mapping[int, RollPod], now_ms: int) -> dict[int, RollPod]:
+        """All pods of a StatefulSet. `serves` is true of those that have taken no part for less than IDLE_MS."""
+        idle = {each.uid for each in pods.values() if not each.ready and not each.serves}
+        self._since = {uid: self._since.get(uid, now_ms) for uid in idle}
+        return {ordinal: each._replace(
+            serves=each.serves or now_ms - self._since.get(each.uid, now_ms - IDLE_MS) < IDLE_MS)
+            for ordinal, each in pods.items()}
+
+    def forget(self) -> None:
+        """A look has failed: what was between is not known."""
+        self._since = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.conditions import Condition, Note
 from hapax_operator.plan_roll import (
     DeletePod,
+    Idleness,
     ReplicasSeen,
     RollPlan,
     RollSeen,
@@ -72,6 +73,7 @@ class RollKeeper:
         self._of = workloads
         self._least = least_in_sync
         self._reporter = Reporter(api, StatusWriter(api, clock, lambda ref, body: None))
+        self._idle = {each: Idleness() for each in workloads}
         self._task: Task | None = None
 
     def start(self) -> None:
@@ -86,17 +88,21 @@ class RollKeeper:
                 wait_s = await self.look()
             except (KubeUnavailable, KubeRefused, MetadataUnavailable, TimeoutError) as error:
                 log.warning("cannot look after the pods, trying again", error=error)
+                for each in self._idle.values():
+                    each.forget()
                 wait_s = _SOON_S
             await asyncio.sleep(wait_s)
 
     async def look(self) -> float:
         """Deletes at most one pod. Returns the seconds until the next look. Raises KubeUnavailable, KubeRefused,
         MetadataUnavailable, TimeoutError."""
-        looks = [found for found in [await self._read(each) for each in self._of] if found is not None]
+        looks = await self._looks()
         plans = {each.of: self._planned(each, looks) for each in looks}
         if any(planned.step is not None for planned in plans.values()):
-            # A watch may be late: a replica that has just left a set must be known before a pod goes.
+            # A watch may be late: a replica that has just left a set must be known before a pod goes. And pods may have
+            # ended since they were read.
             await self._catch_up()
+            looks = await self._looks()
             plans = {each.of: self._planned(each, looks) for each in looks}
         for each in looks:
             await self._tell(each, plans[each.of])
@@ -107,6 +113,9 @@ class RollKeeper:
                 await self._api.end(f"/api/v1/namespaces/{self._namespace}/pods/{step.name}", step.uid)
                 return _SOON_S
         return _LATER_S if all(planned.rolled.status == "True" for planned in plans.values()) else _SOON_S
+
+    async def _looks(self) -> list[_Look]:
+        return [found for found in [await self._read(each) for each in self._of] if found is not None]
 
     async def _read(self, of: Rolled) -> _Look | None:
         stateful_set = await self._api.read(f"/apis/apps/v1/namespaces/{self._namespace}/statefulsets/{of.name}")
@@ -121,8 +130,8 @@ class RollKeeper:
         return _Look(of, stateful_set, workload, pods["items"])
 
     async def _catch_up(self) -> None:
-        found, _ = await self._store.list(self._view.keys.prefix)
-        await self._view.reached(max((each.mod_revision for each in found), default=0), _SEEN_S)
+        found, revision = await self._store.list(self._view.keys.prefix)
+        await self._view.wait_for(lambda view: view.holds(found, revision), _SEEN_S)
 
     def _planned(self, look: _Look, looks: Sequence[_Look]) -> RollPlan:
         replicas = replicas_seen(self._view, self._least)
@@ -133,9 +142,9 @@ class RollKeeper:
         for other in looks:
             if other.of != look.of and not waits:
                 waits = _unready(other, now)
+        pods = pods_of(look.stateful_set, look.pods, now, needed, self._serving(look.of.role, replicas))
         return plan_roll(RollSeen(
-            described(look.stateful_set), ordinals,
-            pods_of(look.stateful_set, look.pods, now, needed, self._serving(look.of.role, replicas)), waits,
+            described(look.stateful_set), ordinals, self._idle[look.of].judged(pods, self._clock.now_ms()), waits,
             look.workload.paused))
 
     def _serving(self, role: str, replicas: Sequence[ReplicasSeen]) -> set[int]:

@@ -99,7 +99,7 @@ MUTANTS = (
     ),
     Mutant(
         "an alarm of etcd ends while there is no space", PAGE, OPERATOR + "plan_etcd_care.py",
-        "    if all(_has_space(care, each) for each in seen.databases):\n",
+        "    if seen.current and all(_has_space(care, each) for each in seen.databases):\n",
         "    if True:\n",
         (CARE,),
     ),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from hapax_mutants.mutant import Mutant, unit
 
 PLAN = unit("operator/test_plan_roll.py")
+KEEPER = unit("operator/test_rolls.py")
 ROLL = "../../operator/hapax_operator/plan_roll.py"
 PAGE = "docs/kubernetes.md"
 
@@ -45,6 +46,24 @@ MUTANTS = (
         "    if broken:\n",
         "    if False:\n",
         (PLAN,),
+    ),
+    Mutant(
+        "pods that take no part for a moment are all replaced", PAGE, ROLL,
+        "    def forget(self) -> None:\n",
+        "    def forget(self) -> None:\n        return\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "a roll does not see that a node has left", PAGE, "runtime/cluster.py",
+        "        return self.revision >= revision or self._mod_revisions == {kv.key: kv.mod_revision for kv in kvs}\n",
+        "        return True\n",
+        (KEEPER,),
+    ),
+    Mutant(
+        "a roll deletes a pod by what it read before the store", PAGE, "../../operator/hapax_operator/rolls.py",
+        "            await self._catch_up()\n            looks = await self._looks()\n",
+        "            await self._catch_up()\n",
+        (KEEPER,),
     ),
     Mutant(
         "a roll begins before its revision is known", PAGE, ROLL,

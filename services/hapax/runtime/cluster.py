@@ -436,6 +436,11 @@ class ClusterView:
         """Returns when the image holds the store's state at that revision: to read one's own write."""
         await self.wait_for(lambda view: view.revision >= revision, timeout)
 
+    def holds(self, kvs: Sequence[KeyValue], revision: int) -> bool:
+        """Whether the image is at least as new as this list of all keys, which was read at `revision`. Other keys of
+        the store move its revision as well, so the image may never reach the number."""
+        return self.revision >= revision or self._mod_revisions == {kv.key: kv.mod_revision for kv in kvs}
+
     # --- producer ids (rule 12)
 
     async def check_producer_id(self, producer_id: int) -> bool:

@@ -71,6 +71,12 @@ def test_an_alarm_for_space_ends_when_every_member_has_some() -> None:
     assert condition(used, "SpaceLeft") == ("False", "QuotaReached")
 
 
+def test_an_alarm_stays_until_the_members_run_with_the_quota_that_ends_it() -> None:
+    raised = CareSeen(True, databases((100, 100)), [AlarmSeen("0", "NOSPACE")], current=False)
+    assert plan_care(CARE, raised, NOW).step is None
+    assert plan_care(CARE, replace(raised, current=True), NOW).step == Disarm(AlarmSeen("0", "NOSPACE"))
+
+
 def test_an_alarm_for_damage_is_shown_and_stays() -> None:
     damaged = CareSeen(True, databases((100, 100)), [AlarmSeen("0", "CORRUPT")])
     assert plan_care(CARE, damaged, NOW).step is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hapax_operator.plan_roll import (
     DeletePod,
     HandOver,
+    Idleness,
     ReplicasSeen,
     RollPod,
     RollSeen,
@@ -74,6 +76,23 @@ def test_a_pod_that_takes_no_part_is_replaced_first_and_waits_for_nothing() -> N
     assert plan_roll(seen(alone, pod(1), pod(2), waits="much")).step == DeletePod("b-0", "u0")
     assert plan_roll(seen(alone, pod(1, outdated=False, ready=False), pod(2))).step is None
     assert plan_roll(seen(alone._replace(needed="a-0"), pod(1), pod(2))).step is None
+
+
+def test_pods_that_take_no_part_for_a_moment_are_not_all_replaced() -> None:
+    """As after an outage of etcd, when all leases are gone."""
+    idleness = Idleness()
+    away = seen(*(each._replace(ready=False, serves=False) for each in THREE))
+
+    def at(seconds: int) -> Any:
+        return plan_roll(replace(away, pods=idleness.judged(away.pods, 1000 * seconds))).step
+
+    assert at(0) is None and at(29) is None
+    back = idleness.judged(seen(*THREE).pods, 29_500)
+    assert all(each.serves for each in back.values())
+    assert at(30) is None and at(59) is None
+    idleness.forget()
+    assert at(60) is None and at(89) is None
+    assert at(90) == DeletePod("b-0", "u0")
 
 
 def test_a_new_pod_that_does_not_come_up_stops_the_roll() -> None:

@@ -1,0 +1,95 @@
+"""`EtcdKeeper`: what it takes care of besides keeps no member from being replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hapax.runtime import telemetry
+from hapax.runtime.clock import SystemClock
+from hapax.runtime.etcd_members import EtcdAlarm, EtcdMember, EtcdRefused, EtcdStatus
+from hapax_operator.etcd_keeper import EtcdKeeper
+from hapax_operator.etcd_observe import Spec, snapshots_of
+from hapax_operator.plan_etcd_care import Care
+
+CLUSTER = 0xC
+
+
+class Api:
+    """One pod, whose member is that of etcd."""
+
+    def __init__(self) -> None:
+        self.remembered: dict[str, Any] = {
+            "metadata": {"resourceVersion": "1", "uid": "r"}, "data": {"cluster": "c"}}
+        self.written: list[dict[str, Any]] = []
+        self.status: dict[str, Any] = {}
+
+    async def read(self, path: str) -> Mapping[str, Any] | None:
+        metadata = {"namespace": "n", "name": "e", "uid": "w", "generation": 1, "resourceVersion": "1"}
+        if "configmaps" in path:
+            return self.remembered
+        if "workloads" in path:
+            return {"metadata": metadata}
+        return {"metadata": metadata, "spec": {"replicas": 1},
+                "status": {"observedGeneration": 1, "updateRevision": "r"}}
+
+    async def listed(self, collection: str, selector: str) -> Mapping[str, Any]:
+        return {"items": [{"metadata": {"name": "e-0", "uid": "u0", "labels": {"controller-revision-hash": "r"}},
+                           "status": {"conditions": [{"type": "Ready", "status": "True"}]}}]}
+
+    async def replace(self, path: str, body: dict[str, Any]) -> bool:
+        self.written.append(body["data"])
+        return True
+
+    async def put_status(self, meta: Any, status: dict[str, Any]) -> None:
+        self.status = status
+
+    async def record(self, *_: Any) -> None: ...
+
+
+class Members:
+    def __init__(self) -> None:
+        self.alarms_fail = False
+
+    async def status(self, endpoint: str) -> EtcdStatus:
+        return EtcdStatus(CLUSTER, 10, 10, 5, 100, 100, (), "3.6.16")
+
+    async def members(self, endpoint: str, *, confirmed: bool) -> list[EtcdMember]:
+        return [EtcdMember(10, "e-0", ("http://e-0",), False)]
+
+    async def alarms(self, endpoint: str) -> list[EtcdAlarm]:
+        if self.alarms_fail:
+            raise EtcdRefused("no leader")
+        return []
+
+    async def snapshot(self, endpoint: str, path: Path) -> int:
+        await asyncio.to_thread(path.write_bytes, b"data")
+        return 4
+
+
+def keeper(api: Api, members: Members, snapshots: Path) -> EtcdKeeper:
+    care = Care(1000, 100, 0.5, 60, 2)
+    spec = Spec("n", "e", "a=b", "e", "e-{ordinal}", "http://e-{ordinal}", "", str(snapshots), care)
+    return EtcdKeeper(spec, api, SystemClock(), random.Random(1), telemetry.Metrics(), members)  # type: ignore[arg-type]
+
+
+async def test_members_are_kept_while_alarms_and_snapshots_fail(tmp_path: Path) -> None:
+    api, members = Api(), Members()
+    api.remembered["data"] = {}
+    members.alarms_fail = True
+    await keeper(api, members, tmp_path / "is not there").look()
+    assert api.written == [{"founder": "", "claim": "", "cluster": "c", "removed": ""}]
+    shown = {each["type"]: each["reason"] for each in api.status["conditions"]}
+    assert shown["SnapshotTaken"] == "Failed" and shown["Ready"] == "Founding"
+
+
+async def test_parts_of_snapshots_that_were_never_whole_are_deleted(tmp_path: Path) -> None:
+    (tmp_path / "etcd-000000000001.db.part").write_bytes(b"torn")
+    (tmp_path / "mine.part").write_bytes(b"another's")
+    await keeper(Api(), Members(), tmp_path).look()
+    names = os.listdir(tmp_path)
+    assert len(names) == 2 and "mine.part" in names and len(snapshots_of(names)) == 1

@@ -1,0 +1,97 @@
+"""`RollKeeper`: what it reads is as new as the deletion that follows from it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from hapax.codec.metadata import Keys, NodeRecord, PartitionRecord, TopicRecord
+from hapax.core.types import LeaderEpoch, NodeId, PartitionIndex, RegistrationEpoch, TopicId
+from hapax.runtime.clock import SystemClock
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.ports import Delete, Put
+from hapax_operator.rolls import BROKER, Rolled, RollKeeper
+from hapax_sim.metadata import MemoryMetadata, MetadataModel
+
+KEYS = Keys("c")
+TOPIC = TopicId(b"t" * 16)
+BROKERS = [NodeId(each) for each in range(3)]
+
+
+class Api:
+    """A StatefulSet with three pods of a former revision."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+        self.listings = 0
+        self.away_from = 99
+        """The listing from which on pod 0 is being deleted by others."""
+
+    async def read(self, path: str) -> Mapping[str, Any]:
+        metadata = {"namespace": "n", "name": "b", "uid": "w", "generation": 1}
+        if "workloads" in path:
+            return {"metadata": metadata}
+        return {"metadata": metadata, "status": {"observedGeneration": 1, "updateRevision": "new"},
+                "spec": {"replicas": 3, "selector": {"matchLabels": {"a": "b"}}}}
+
+    async def listed(self, collection: str, selector: str) -> Mapping[str, Any]:
+        self.listings += 1
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        items: list[dict[str, Any]] = [
+            {"metadata": {"name": f"b-{each}", "uid": f"u{each}"}, "status": ready} for each in BROKERS]
+        if self.listings >= self.away_from:
+            items[0]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        return {"items": items}
+
+    async def end(self, path: str, uid: str) -> None:
+        self.ended.append(uid)
+
+    async def put_status(self, *_: Any) -> None: ...
+
+    async def record(self, *_: Any) -> None: ...
+
+
+@asynccontextmanager
+async def keeper(api: Any) -> AsyncIterator[tuple[RollKeeper, MetadataModel]]:
+    model, registration = MetadataModel(), RegistrationEpoch(1)
+    for each in BROKERS:
+        written = model.txn([], [Put(KEYS.node(each), NodeRecord(
+            each, "broker", "h", 9092, f"h:{each}", session=b"s" * 16).encode())])
+        registration = RegistrationEpoch(written.revision)
+    model.txn([], [Put(KEYS.topic("t"), TopicRecord(TOPIC, "t", 1, 3).encode())])
+    model.txn([], [Put(KEYS.partition(TOPIC, PartitionIndex(0)), PartitionRecord(
+        NodeId(2), LeaderEpoch(0), registration, tuple(BROKERS), tuple(BROKERS), LeaderEpoch(0)).encode())])
+    model.txn([], [Put("/another", b"key")])
+    store = MemoryMetadata(model)
+    view = ClusterView(store, "c", random.Random(1))
+    await view.start()
+    try:
+        yield RollKeeper(view, api, SystemClock(), random.Random(1), store, "n", [Rolled("b", BROKER)], 2), model
+    finally:
+        await view.close()
+
+
+async def test_one_pod_goes_while_all_is_in_sync() -> None:
+    api = Api()
+    async with keeper(api) as (rolls, model):
+        model.txn([], [Put("/another", b"key that moves the revision past the cluster's own")])
+        await rolls.look()
+    assert api.ended == ["u2"]
+
+
+async def test_a_node_that_has_just_left_is_known_before_a_pod_goes() -> None:
+    api = Api()
+    async with keeper(api) as (rolls, model):
+        model.txn([], [Delete(KEYS.node(NodeId(1)))])
+        await rolls.look()
+    assert api.ended == []
+
+
+async def test_a_pod_that_others_have_just_deleted_is_known_before_a_pod_goes() -> None:
+    api = Api()
+    api.away_from = 2
+    async with keeper(api) as (rolls, _):
+        await rolls.look()
+    assert api.ended == [] and api.listings == 2
