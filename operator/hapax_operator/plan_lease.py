@@ -93,6 +93,8 @@ def plan_lease(
     if resource.meta.paused:
         conditions.append(Condition("Paused", "True", "Annotated", "the annotation hapax.dev/pause is set"))
     intends = action is not None and resource.status.get("ownedLease") != lease.name
+    if isinstance(action, Keep) and _is_of_earlier_release(resource, lease, action.producer_id):
+        intends = False
     noted = {"ownedLease": lease.name} if resource.acts else {"ownedLease": _noted(resource, lease)}
     return LeasePlan(
         None if intends else action, tuple(conditions), _status(lease, seen, held) | noted, intends=intends)
@@ -105,8 +107,14 @@ def _is_own(resource: ProducerResource, lease: LeaseSpec, seen: LeaseSeen | None
         return True
     if "ownedLease" in resource.status:
         return resource.status["ownedLease"] == lease.name
-    shown = resource.status.get("lease") or {}
-    return shown.get("name") == lease.name and resource.status.get("producerId") == seen.producer_id
+    return _is_of_earlier_release(resource, lease, seen.producer_id)
+
+
+def _is_of_earlier_release(resource: ProducerResource, lease: LeaseSpec, producer_id: int) -> bool:
+    status = resource.status
+    shown = status.get("lease") or {}
+    return (
+        "ownedLease" not in status and shown.get("name") == lease.name and status.get("producerId") == producer_id)
 
 
 def _noted(resource: ProducerResource, lease: LeaseSpec) -> str:

@@ -598,10 +598,19 @@ class Reconciler:
         late = await self._statuses.write(resource, planned.status, conditions, urgent=planned.intends)
         if late is None:
             await self._missed(resource)
-        elif planned.intends:
+        elif planned.intends and self._notes_lease(resource.meta.ref, lease.name):
             self._queue.add(resource.meta.ref)
         else:
             self._later(resource.meta.ref, late)
+
+    def _notes_lease(self, ref: Ref, name: str) -> bool:
+        """Whether the status says now that the lease is the resource's."""
+        resource = self.resources.get(ref)
+        if isinstance(resource, ProducerResource) and resource.status.get("ownedLease") != name:
+            log.error("the definition of TransactionalProducer is of an earlier release: install this release's",
+                      resource=str(ref))
+            return False
+        return True
 
     def _later(self, ref: Ref, late: float) -> None:
         """Reconciles again after `late` seconds, but no sooner than the common pace of all producers. A `late` below

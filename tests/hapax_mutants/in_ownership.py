@@ -78,8 +78,8 @@ MUTANTS = (
     ),
     Mutant(
         "a lease that a client took again counts as that of an earlier release", EXISTS, OPERATOR + "plan_lease.py",
-        'return shown.get("name") == lease.name and resource.status.get("producerId") == seen.producer_id\n',
-        'return shown.get("name") == lease.name\n',
+        ' shown.get("name") == lease.name and status.get("producerId") == producer_id)\n',
+        ' shown.get("name") == lease.name)\n',
         (LEASE,),
     ),
     Mutant(

@@ -71,6 +71,9 @@ def test_the_status_says_whose_a_free_lease_is_before_it_is_taken() -> None:
 def test_a_lease_of_an_earlier_release_stays_the_resource_s() -> None:
     former = {"lease": {"name": "files"}, "producerId": 7}
     assert plan_lease(resource(status=former), seen(40), NOW).status["ownedLease"] == "files"
+    # Also where the definition is still the former one, which drops the note.
+    assert plan_lease(resource(status=former), seen(29), NOW).action == Keep(LEASE, 7, 3)
+    assert plan_lease(resource(status=former), seen(-1), NOW).intends
     assert plan_lease(resource(status=former | {"producerId": 8}), seen(40), NOW).conditions[0].reason == "NotAdopted"
 
 

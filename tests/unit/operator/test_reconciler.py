@@ -290,6 +290,29 @@ async def test_a_producer_is_not_fenced_for_a_resource_of_which_the_watch_is_beh
         assert change == {} or LOADER in await queued(made), "it is looked at as it is"
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_a_definition_that_drops_the_note_of_a_lease_is_not_asked_without_a_pause(keeps: bool) -> None:
+    """The API server leaves out of a status what its definition does not have, such as one of an earlier release."""
+    clients, found = Acts(), producer(lease={"name": "leased", "partitions": ["t-0"]})
+    found["status"] = {}
+
+    async def connected(_: Any) -> Any:
+        return clients
+
+    class Prunes(Answers):
+        async def put_status(self, _: Any, changes: dict[str, Any]) -> dict[str, Any]:
+            return {**found, "status": changes if keeps else {}}
+
+    async with reconciler(Prunes(found), FakeCluster()) as made:
+        made._connected = connected  # type: ignore[method-assign]
+        made._stored_policy = connected  # type: ignore[method-assign]
+        made.seen(PRODUCERS, found)
+        await queued(made)
+        await made._producer(LOADER)
+        assert not clients.done
+        assert (LOADER in await queued(made), LOADER in made._queue._timers) == (keeps, not keeps)
+
+
 @pytest.mark.parametrize("spec", [{"transactionalId": "hung"}, {"transactionalIdPrefix": "hu"}])
 async def test_an_id_that_is_in_use_is_left_alone_until_it_is_adopted(
     monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any]
