@@ -82,6 +82,22 @@ def test_the_last_outcome_token_and_fencing_are_shown() -> None:
     assert plan(resource(), [first], NOW).status["fencedBy"] is None
 
 
+def test_a_fencing_is_told_once_and_not_by_whom_did_it() -> None:
+    def told(fencing: FencingSeen, **status: Any) -> list[tuple[str, str]]:
+        known = {"transactionalId": "loader", **status}
+        return [(each.type, each.reason) for each in plan(resource(status=known), [seen(fencing=fencing)], NOW).notes]
+
+    late = FencingSeen("timed_out", NOW, "", "job from h:1", 2)
+    assert told(late) == [("Warning", "TransactionAborted")]
+    assert told(late, fencedBy=plan(resource(), [seen(fencing=late)], NOW).status["fencedBy"]) == []
+    other = FencingSeen("initialized", NOW, "job from h:2", "job from h:1", 2)
+    assert told(other, fencedBy=plan(resource(), [seen(fencing=late)], NOW).status["fencedBy"]) == [
+        ("Normal", "InstanceFenced")]
+    assert told(other._replace(by="hapax-operator from h:3")) == [], "the operator says it itself"
+    assert plan(resource(), [seen(fencing=late)], NOW).notes == (), "before this resource knew the id"
+    assert plan(resource(prefix="lo", status={"transactionalId": "loader"}), [seen(fencing=late)], NOW).notes == ()
+
+
 def test_what_hangs_is_told_once_and_fenced_only_with_abort() -> None:
     hanging = [seen(open_for_s=301)]
     told = plan(resource(), hanging, NOW)
