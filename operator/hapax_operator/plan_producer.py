@@ -199,7 +199,10 @@ def _fenced(resource: ProducerResource, status: Mapping[str, Any]) -> Iterator[N
     told, former = status.get("fencedBy"), resource.status
     if not told or resource.prefix or former.get("transactionalId") != status.get("transactionalId"):
         return
-    if told == former.get("fencedBy") or OPERATOR in told["by"]:
+    if told == former.get("fencedBy"):
+        return
+    # The name alone proves nothing: clients choose theirs.
+    if OPERATOR in told["by"] and (status.get("lastFence") or {}).get("fencedEpoch") == told["fencedEpoch"]:
         return
     whom = f"{told['fenced'] or 'the producer'} (epoch {told['fencedEpoch']})"
     if told["cause"] == _CAUSES["timed_out"]:

@@ -22,6 +22,7 @@ from hapax.runtime.ports import Clock, MetadataUnavailable, Randomness, Task
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.apply import TIMEOUT_MS, PolicyWriter, apply_fence, apply_lease, apply_to_topic
 from hapax_operator.conditions import Condition, Note, camel
+from hapax_operator.events import EventWriter
 from hapax_operator.metrics import FAILED, RECONCILES
 from hapax_operator.namespace_policy import UNRESTRICTED, NamespacePolicy
 from hapax_operator.observe import lease_seen, producers_seen, topic_seen
@@ -99,6 +100,7 @@ class Reconciler:
         self._policy = policy
         self._client = client or {}
         self._statuses = StatusWriter(api, clock, self._written)
+        self._events = EventWriter(api)
         self._queue: WorkQueue[Key] = WorkQueue()
         self._spark = SparkRuns(api, clock, random, ReconcilerCalls(
             refresh=self._current_producer, seen=self._written, note=self._note, ids=self._ids_of,
@@ -162,6 +164,7 @@ class Reconciler:
     def _forget(self, former: Resource) -> None:
         """Wakes everything that depended on a resource that is gone."""
         self._statuses.forget(former.meta.uid)
+        self._events.forget(former.meta.uid)
         self._queue.add(_key(former))
         self._queue.add(PolicyUid(former.meta.uid))
         if isinstance(former, ProducerResource):
@@ -265,8 +268,7 @@ class Reconciler:
 
     async def _apply(self, topic: str, resource: TopicResource, planned: TopicPlan) -> bool:
         """False: the resource waits for another event. Raises Refusal, which the status then has."""
-        for note in planned.notes:
-            await self._note(resource, note)
+        await self._events.tell(resource.meta, planned.notes)
         for action in planned.actions:
             try:
                 done = await apply_to_topic(
@@ -287,8 +289,7 @@ class Reconciler:
         if planned.status is None:
             return
         if ready is None:
-            for note in planned.notes:
-                await self._note(resource, note)
+            await self._events.tell(resource.meta, planned.notes)
         conditions = [ready if ready is not None and each.type == "Ready" else each for each in planned.conditions]
         late = await self._statuses.write(resource, planned.status, conditions)
         if late:
@@ -343,11 +344,7 @@ class Reconciler:
             self._known_as(resource)
 
     async def _note(self, resource: Resource, note: Note) -> None:
-        """Records an event. Events are only for display, so a failure is logged and not retried."""
-        try:
-            await self._api.record(resource.meta, note)
-        except (KubeUnavailable, KubeRefused) as error:
-            log.warning("an event was not recorded", reason=note.reason, error=error)
+        await self._events.record(resource.meta, note)
 
     # --- producers
 
@@ -407,8 +404,7 @@ class Reconciler:
         planned = plan_producer(resource, seen, self._clock.now_ms(), stands)
         if (planned.fences or planned.ensure) and not await self._is_current(resource):
             return
-        for note in planned.notes:
-            await self._note(resource, note)
+        await self._events.tell(resource.meta, planned.notes)
         status = dict(planned.status)
         if planned.ensure:
             producer_id, _ = await identities.ensure(resource.transactional_id)
@@ -503,8 +499,7 @@ class Reconciler:
         planned = plan_lease(resource, seen, self._clock.now_ms(), older)
         if planned.action is not None and not await self._is_current(resource):
             return
-        for note in planned.notes:
-            await self._note(resource, note)
+        await self._events.tell(resource.meta, planned.notes)
         conditions = planned.conditions
         if planned.action is not None:
             try:

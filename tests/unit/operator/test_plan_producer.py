@@ -93,7 +93,10 @@ def test_a_fencing_is_told_once_and_not_by_whom_did_it() -> None:
     other = FencingSeen("initialized", NOW, "job from h:2", "job from h:1", 2)
     assert told(other, fencedBy=plan(resource(), [seen(fencing=late)], NOW).status["fencedBy"]) == [
         ("Normal", "InstanceFenced")]
-    assert told(other._replace(by="hapax-operator from h:3")) == [], "the operator says it itself"
+    by = other._replace(by="hapax-operator for team/loader from h:3")
+    assert told(by, lastFence={"fencedEpoch": 2}) == [], "the operator says it itself"
+    for last in ({}, {"lastFence": {"fencedEpoch": 1}}):
+        assert told(by, **last) == [("Normal", "InstanceFenced")], "anybody may call itself like the operator"
     assert plan(resource(), [seen(fencing=late)], NOW).notes == (), "before this resource knew the id"
     assert plan(resource(prefix="lo", status={"transactionalId": "loader"}), [seen(fencing=late)], NOW).notes == ()
 
