@@ -24,7 +24,7 @@ FLIGHTS ?= 336776
 ARCHIVES ?=
 VERSION ?=
 
-.PHONY: help setup demo secure-demo test test-one test-clients security-test lint bench proto docs scenarios-update spark-matrix golden upgrade-test sim sim-seed sim-summary explore chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test audit-deps sbom release release-test clean
+.PHONY: help setup demo secure-demo test test-one test-clients security-test lint bench proto docs scenarios-update spark-matrix golden upgrade-test sim sim-seed sim-summary explore chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test cert-manager-test audit-deps sbom release release-test clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -124,6 +124,10 @@ kube-bench: setup ## measure failovers after the loss of brokers and machines: m
 
 kube-test: setup ## test the chart on machines that fail: on KUBECONFIG's cluster, or on one of its own (root)
 	@PYTHONPATH=tests $(BIN)/python -m hapax_kube test $(if $(T:tests=),$(T))
+
+cert-manager-test: setup ## build cert-manager's controllers from Go modules (three minutes, once), and have them issue a release's certificates
+	@PYTHONPATH=tests $(BIN)/python -m hapax_kube.cert_manager
+	@$(BIN)/python -m pytest -rs tests/kubernetes/test_cert_manager.py
 
 kube-down: setup ## stop the Kubernetes of kube-up and delete its data
 	@PYTHONPATH=tests $(BIN)/python -m hapax_kube down

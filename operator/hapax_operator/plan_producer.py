@@ -24,6 +24,8 @@ _DESCRIPTION: Final = (
 """The status fields that describe producers."""
 _CAUSES: Final = {"initialized": "Initialized", "timed_out": "TimedOut", "newer_token": "NewerToken"}
 ALONE: Final = Standing()
+OPERATOR: Final = "hapax-operator"
+"""The client id under which an operator fences."""
 
 
 class ProducerSeen(NamedTuple):
@@ -129,7 +131,7 @@ def plan(
     if resource.meta.paused:
         conditions.append(Condition("Paused", "True", "Annotated", "the annotation hapax.dev/pause is set"))
     return ProducerPlan(
-        tuple(fences), tuple(conditions), status, _notes(resource, hanging),
+        tuple(fences), tuple(conditions), status, (*_notes(resource, hanging), *_fenced(resource, status)),
         ensure=resource.acts and bool(resource.transactional_id) and not seen,
         intends=requested and bool(seen) and not intended)
 
@@ -197,6 +199,24 @@ def _notes(resource: ProducerResource, hanging: Sequence[ProducerSeen]) -> tuple
     if not hanging or known:
         return ()
     return (Note("Warning", "TransactionHangs", _hanging(resource, hanging).message),)
+
+
+def _fenced(resource: ProducerResource, status: Mapping[str, Any]) -> Iterator[Note]:
+    """The id's last fencing, where the former status knew of none or of another. What this operator has done it says
+    itself."""
+    told, former = status.get("fencedBy"), resource.status
+    if not told or resource.prefix or former.get("transactionalId") != status.get("transactionalId"):
+        return
+    if told == former.get("fencedBy"):
+        return
+    # The name alone proves nothing: clients choose theirs.
+    if OPERATOR in told["by"] and (status.get("lastFence") or {}).get("fencedEpoch") == told["fencedEpoch"]:
+        return
+    whom = f"{told['fenced'] or 'the producer'} (epoch {told['fencedEpoch']})"
+    if told["cause"] == _CAUSES["timed_out"]:
+        yield Note("Warning", "TransactionAborted", f"{whom} was fenced and its transaction aborted: it took too long")
+    else:
+        yield Note("Normal", "InstanceFenced", f"{whom} was fenced by {told['by']}: {told['cause']}")
 
 
 def _status(resource: ProducerResource, seen: Sequence[ProducerSeen]) -> dict[str, Any]:

@@ -479,7 +479,8 @@ def _tls(resource: UserResource, seen: UserSeen, now_ms: int) -> _Login:
     actions = () if contents.are_in(seen.secret) else (WriteSecret(contents, seen.secret),)
     return _Login(
         actions, _in_force(actions, f"the certificate is in the Secret {resource.secret}"),
-        {"certificateUntil": from_millis(kept.not_after_ms), "rotated": kept.rotate or None}, _renewed_at(kept))
+        {"certificateUntil": from_millis(kept.not_after_ms), "rotated": kept.rotate or None},
+        _renewed_at(kept) if now_ms < _renewed_at(kept) else kept.not_after_ms)
 
 
 def _outworn(kept: Certificate, resource: UserResource, authority: AuthoritySeen, now_ms: int) -> bool:

@@ -25,6 +25,7 @@ from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.apply import TIMEOUT_MS, PolicyWriter, apply_fence, apply_lease, apply_to_topic
 from hapax_operator.clusters import Clusters
 from hapax_operator.conditions import Condition, Note, camel
+from hapax_operator.event_writer import EventWriter
 from hapax_operator.metrics import FAILED, RECONCILES
 from hapax_operator.namespace_policy import UNRESTRICTED, NamespacePolicy
 from hapax_operator.observe import lease_seen, producers_seen, topic_seen
@@ -109,6 +110,7 @@ class Reconciler:
         self._policy = policy
         self._client = client or {}
         self._statuses = StatusWriter(api, clock, self._written, self._clusters.own)
+        self._events = EventWriter(api)
         self._queue: WorkQueue[Key] = WorkQueue()
         self._runs = SparkRuns(api, clock, random, ReconcilerCalls(
             refresh=self._work_of, seen=self._written, note=self._note, ids=self._ids_of,
@@ -183,6 +185,7 @@ class Reconciler:
     def _forget(self, former: Resource) -> None:
         """Wakes everything that depended on a resource that is gone."""
         self._statuses.forget(former.meta.uid)
+        self._events.forget(former.meta.uid)
         self._queue.add(_key(former))
         self._queue.add(PolicyUid(former.meta.uid))
         for job in self._jobs_beside(former):
@@ -310,8 +313,7 @@ class Reconciler:
 
     async def _apply(self, topic: str, resource: TopicResource, planned: TopicPlan) -> bool:
         """False: the resource waits for another event. Raises Refusal, which the status then has."""
-        for note in planned.notes:
-            await self._note(resource, note)
+        await self._events.tell(resource.meta, planned.notes)
         for action in planned.actions:
             try:
                 done = await apply_to_topic(
@@ -332,8 +334,7 @@ class Reconciler:
         if planned.status is None:
             return
         if ready is None:
-            for note in planned.notes:
-                await self._note(resource, note)
+            await self._events.tell(resource.meta, planned.notes)
         conditions = [ready if ready is not None and each.type == "Ready" else each for each in planned.conditions]
         late = await self._statuses.write(resource, planned.status, conditions)
         if late:
@@ -388,11 +389,7 @@ class Reconciler:
             self._known_as(resource)
 
     async def _note(self, resource: Resource | SparkWork, note: Note) -> None:
-        """Records an event. Events are only for display, so a failure is logged and not retried."""
-        try:
-            await self._api.record(resource.meta, note)
-        except (KubeUnavailable, KubeRefused) as error:
-            log.warning("an event was not recorded", reason=note.reason, error=error)
+        await self._events.record(resource.meta, note)
 
     # --- producers
 
@@ -479,8 +476,7 @@ class Reconciler:
         planned = plan_producer(resource, seen, self._clock.now_ms(), stands)
         if (planned.fences or planned.ensure) and not await self._is_current(resource):
             return
-        for note in planned.notes:
-            await self._note(resource, note)
+        await self._events.tell(resource.meta, planned.notes)
         status = dict(planned.status)
         if planned.ensure:
             producer_id, _ = await identities.ensure(resource.transactional_id)
@@ -581,8 +577,7 @@ class Reconciler:
         planned = plan_lease(resource, seen, self._clock.now_ms(), older)
         if planned.action is not None and not await self._is_current(resource):
             return
-        for note in planned.notes:
-            await self._note(resource, note)
+        await self._events.tell(resource.meta, planned.notes)
         conditions = planned.conditions
         if planned.action is not None:
             try:

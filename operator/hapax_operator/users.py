@@ -29,7 +29,8 @@ from hapax_operator.apply_user import (
     secret_path,
 )
 from hapax_operator.clusters import Clusters
-from hapax_operator.conditions import Condition, Note, camel
+from hapax_operator.conditions import Condition, camel
+from hapax_operator.event_writer import EventWriter
 from hapax_operator.metrics import USERS_FAILED, USERS_RECONCILED
 from hapax_operator.observe_users import UserObserver
 from hapax_operator.plan_user import UserPlan, plan_orphan, plan_user
@@ -93,6 +94,7 @@ class UserReconciler:
         """By the user's name and by the principal's."""
         self._observer = UserObserver(view)
         self._statuses = StatusWriter(api, clock, self._written, self._clusters.own)
+        self._events = EventWriter(api)
         self._queue: WorkQueue[Ref | Orphan] = WorkQueue()
         self._tasks: list[Task] = []
         self._unsubscribe: Callable[[], None] | None = None
@@ -163,6 +165,7 @@ class UserReconciler:
             if not refs:
                 self._by_name.pop(name, None)
         self._statuses.forget(former.meta.uid)
+        self._events.forget(former.meta.uid)
         self._observer.forget(former.meta.uid)
         self._wake(_names(former))
         self._queue.add(Orphan(former.owner))
@@ -224,7 +227,9 @@ class UserReconciler:
             if resource != self._all.get(ref):
                 continue
             changes = bool(planned.actions) or planned.finalizer is not None
-            if not confirmed and (changes or len(claimants) > 1):
+            # A watch that was interrupted does not report a deletion, which no finalizer makes wait here.
+            unheld = USER_FINALIZER not in resource.meta.finalizers
+            if not confirmed and (changes or unheld or len(claimants) > 1):
                 for each in claimants:
                     await self._refresh(each.meta.ref)
                 confirmed = True
@@ -266,8 +271,6 @@ class UserReconciler:
     async def _carry_out(self, resource: UserResource, planned: UserPlan, observed: Any) -> None:
         """Raises Refusal, which the status then has."""
         seen, authority = observed
-        for note in planned.notes:
-            await self._note(resource, note)
         for action in planned.actions:
             try:
                 if not await apply_to_user(
@@ -281,13 +284,14 @@ class UserReconciler:
                         resource, {}, [Condition("Ready", "False", reason, str(refused)), *planned.conditions[1:]])
                 raise
             log.info("changed", user=resource.name, resource=str(resource.meta.ref), action=type(action).__name__)
+        for note in planned.notes:  # not before: what is refused now may be refused at each try
+            await self._events.record(resource.meta, note)
 
     async def _write(self, resource: UserResource, planned: UserPlan) -> None:
         ref = resource.meta.ref
         if planned.status is None:
             return
-        for note in planned.notes:
-            await self._note(resource, note)
+        await self._events.tell(resource.meta, planned.notes)
         late = await self._statuses.write(resource, planned.status, planned.conditions, urgent=True)
         if late is None:
             await self._missed(resource)
@@ -348,13 +352,6 @@ class UserReconciler:
         """A write was rejected: the resource is gone, replaced or changed."""
         await self._refresh(resource.meta.ref)
         self._queue.add_after(resource.meta.ref, _MISSED_S)
-
-    async def _note(self, resource: UserResource, note: Note) -> None:
-        """Events are only for display."""
-        try:
-            await self._api.record(resource.meta, note)
-        except (KubeUnavailable, KubeRefused) as error:
-            log.warning("an event was not recorded", reason=note.reason, error=error)
 
 
 def _names(resource: UserResource) -> set[str]:

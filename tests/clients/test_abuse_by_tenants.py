@@ -21,9 +21,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from clients.logins import Logins, logins
+from clients.logins import Logins
 from clients.raw_login import RawClient
-from clients.secured import free_ports, secured
+from clients.secured import free_ports
 from conftest import end_cluster, start_cluster
 from hapax.core.errors import ErrorCode
 from hapax.local.cluster import LocalCluster
@@ -33,11 +33,6 @@ from integration.waiting import wait_until
 
 REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 CLIENT_IDS = 300
-
-
-@pytest.fixture(scope="module")
-def users(tmp_path_factory: pytest.TempPathFactory) -> Logins:
-    return logins(secured(tmp_path_factory.mktemp("certificates")))
 
 
 @pytest.fixture(scope="module")

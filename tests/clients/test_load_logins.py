@@ -14,18 +14,13 @@ from hapax_load.copier import Copier
 from hapax_load.ledger import Fact, Ledger
 from hapax_load.topics import ALL, PLAIN, value_of
 
-from clients.logins import MECHANISMS, PASSWORD, Logins, logins, set_password
-from clients.secured import free_ports, secured
+from clients.logins import MECHANISMS, PASSWORD, Logins, set_password
+from clients.secured import free_ports
 from conftest import end_cluster, start_cluster
 from hapax.local.cluster import LocalCluster
 
 LOGINS = (*MECHANISMS, "certificate")
 RECORDS = 20
-
-
-@pytest.fixture(scope="module")
-def users(tmp_path_factory: pytest.TempPathFactory) -> Logins:
-    return logins(secured(tmp_path_factory.mktemp("certificates")))
 
 
 @pytest.fixture(scope="module")

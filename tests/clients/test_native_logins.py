@@ -14,9 +14,8 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from clients.logins import MECHANISMS, PASSWORD, Logins, logins, set_password
+from clients.logins import MECHANISMS, PASSWORD, Logins, set_password
 from clients.other import new_name
-from clients.secured import secured
 from conftest import end_cluster, start_cluster
 from hapax.cli.main import application
 from hapax.client import (
@@ -35,11 +34,6 @@ from integration.scraping import scraped, total
 
 VALUES = [b"v%d" % number for number in range(50)]
 of_each_mechanism = pytest.mark.parametrize("mechanism", MECHANISMS)
-
-
-@pytest.fixture(scope="module")
-def users(tmp_path_factory: pytest.TempPathFactory) -> Logins:
-    return logins(secured(tmp_path_factory.mktemp("certificates")))
 
 
 @pytest.fixture(scope="module")

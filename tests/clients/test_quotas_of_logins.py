@@ -16,8 +16,7 @@ from click.testing import Result
 from confluent_kafka import Producer as LibrdkafkaProducer
 from typer.testing import CliRunner
 
-from clients.logins import PASSWORD, Logins, logins, set_password
-from clients.secured import secured
+from clients.logins import PASSWORD, Logins, set_password
 from clients.test_native_logins import done, native, new_topic
 from conftest import end_cluster, start_cluster
 from hapax.cli.main import application
@@ -28,11 +27,6 @@ from integration.test_quotas import RATE, SIZE, TIMEOUT, Throttled
 from integration.waiting import wait_until
 
 LARGE = {"max.request.size": 2_000_000, "batch.size": 2_000_000}
-
-
-@pytest.fixture(scope="module")
-def users(tmp_path_factory: pytest.TempPathFactory) -> Logins:
-    return logins(secured(tmp_path_factory.mktemp("certificates")))
 
 
 @pytest.fixture(scope="module")

@@ -26,9 +26,8 @@ from confluent_kafka.admin import (
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from clients.logins import PASSWORD, Logins, logins, set_password
+from clients.logins import PASSWORD, Logins, set_password
 from clients.raw_login import RawClient, final_message
-from clients.secured import secured
 from conftest import end_cluster, start_cluster
 from hapax.local.cluster import LocalCluster
 from hapax.wire import messages
@@ -62,11 +61,6 @@ class KeyServer:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-
-
-@pytest.fixture(scope="module")
-def users(tmp_path_factory: pytest.TempPathFactory) -> Logins:
-    return logins(secured(tmp_path_factory.mktemp("certificates")))
 
 
 @pytest.fixture(scope="module")

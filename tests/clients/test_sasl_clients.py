@@ -15,22 +15,16 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from clients.logins import MECHANISMS, PASSWORD, Logins, logins, set_password
+from clients.logins import MECHANISMS, PASSWORD, Logins, set_password
 from clients.other import go_command, java_command, new_name, program
 from clients.other.kafka_tools import kafka_tools
 from clients.raw_login import RawClient
-from clients.secured import secured
 from conftest import end_cluster, start_cluster
 from hapax.local.cluster import LocalCluster
 from integration.scraping import scraped, total
 
 VALUES = [b"v%d" % number for number in range(50)]
 of_each_mechanism = pytest.mark.parametrize("mechanism", MECHANISMS)
-
-
-@pytest.fixture(scope="module")
-def users(tmp_path_factory: pytest.TempPathFactory) -> Logins:
-    return logins(secured(tmp_path_factory.mktemp("certificates")))
 
 
 @pytest.fixture(scope="module")

@@ -335,14 +335,19 @@ async def _answers_plaintext(address: tuple[str, int]) -> bool:
     return bool(answer) and answer[:1] != b"\x15" and not answer.startswith(b"HTTP/1.0 400")
 
 
-async def _lets_in(address: tuple[str, int]) -> bool:
-    """Whether there is no alert for a client without a certificate."""
+def _trusting_anyone() -> ssl.SSLContext:
+    """Of a client without a certificate that looks at no server's."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def _lets_in(address: tuple[str, int]) -> bool:
+    """Whether there is no alert for a client without a certificate."""
     try:
         async with asyncio.timeout(_LOOK_S):
-            reader, writer = await asyncio.open_connection(*address, ssl=context)
+            reader, writer = await asyncio.open_connection(*address, ssl=_trusting_anyone())
             try:
                 await reader.read(1)
             finally:
@@ -356,12 +361,9 @@ async def _lets_in(address: tuple[str, int]) -> bool:
 
 async def _shown(address: tuple[str, int]) -> bytes:
     """The certificate that a port shows; empty: none now."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
     try:
         async with asyncio.timeout(_LOOK_S):
-            _, writer = await asyncio.open_connection(*address, ssl=context)
+            _, writer = await asyncio.open_connection(*address, ssl=_trusting_anyone())
             try:
                 return writer.get_extra_info("ssl_object").getpeercert(binary_form=True) or b""
             finally:

@@ -17,6 +17,8 @@ RECONCILER = unit("operator/test_reconciler.py")
 APPLY = unit("operator/test_apply_user.py")
 SPEC = unit("operator/test_certificates_spec.py")
 MODEL = unit("operator/test_plan_user_model.py")
+USERS = unit("operator/test_users.py")
+PRODUCER = unit("operator/test_plan_producer.py")
 OPERATOR = "../../operator/hapax_operator/"
 
 MUTANTS = (
@@ -229,5 +231,17 @@ MUTANTS = (
         "        complete &= data.get(TOKENS) == tokens\n",
         "        complete &= TOKENS in data\n",
         (SPEC,),
+    ),
+    Mutant(
+        "a deleted User that no watch told of keeps its rights", "docs/kubernetes.md", OPERATOR + "users.py",
+        "(changes or unheld or len(claimants) > 1)",
+        "(changes or len(claimants) > 1)",
+        (USERS,),
+    ),
+    Mutant(
+        "a client that is called like the operator fences unseen", "docs/audit.md", OPERATOR + "plan_producer.py",
+        '    if OPERATOR in told["by"] and (status.get("lastFence") or {}).get("fencedEpoch") == told["fencedEpoch"]:\n',
+        '    if OPERATOR in told["by"]:\n',
+        (PRODUCER,),
     ),
 )

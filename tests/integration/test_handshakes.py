@@ -19,7 +19,7 @@ from hapax.local.folder import ProcessState
 from hapax.runtime.network import raise_descriptor_limit
 from integration.scraping import total
 from integration.secure_cluster import Secure
-from integration.waiting import wait_until
+from integration.waiting import is_closed, wait_until
 
 HALF_OPEN = 100
 PER_ADDRESS = 30
@@ -47,16 +47,6 @@ def ports(process: ProcessState) -> dict[str, int]:
     if process.nodes_port:
         found |= {"frames": process.frames_port, "INTERNAL": process.nodes_port, "CLIENTS": process.port}
     return found
-
-
-def is_closed(connection: socket.socket) -> bool:
-    connection.setblocking(False)
-    try:
-        return connection.recv(1) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
 
 
 def test_no_port_keeps_more_than_so_many_or_longer_than_so(secure: Secure) -> None:

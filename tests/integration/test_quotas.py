@@ -128,7 +128,7 @@ def test_a_client_that_takes_too_much_time_is_told_to_wait(limited: LocalCluster
 
     def counted() -> float:
         return sum(total(scraped(limited, node), "hapax_throttled_total", quota="request_percentage")
-                   for node in ("broker-0", "broker-1"))
+                   for node in ("broker-0", "broker-1", "coordinator-0"))
 
     before = counted()
     with quota(limited, "request_percentage=0.01", client_id="busy"):

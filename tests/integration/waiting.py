@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -39,3 +40,14 @@ def nothing_is_open(bootstrap: str, topic: str) -> bool:
         with Consumer({"bootstrap.servers": bootstrap, "isolation.level": isolation}) as consumer:
             ends.append(consumer.end_offsets(consumer.partitions(topic)))
     return ends[0] == ends[1]
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the peer has closed a connection over which it has sent nothing."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

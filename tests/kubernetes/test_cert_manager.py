@@ -1,9 +1,11 @@
 """Certificates by cert-manager: what the chart asks it for, checked by a real API server with its own resource
-definitions; and the keeper, with what cert-manager would have issued."""
+definitions; the keeper, with what cert-manager would have issued; and both with cert-manager's own controllers, where
+they are built (`make cert-manager-test`)."""
 
 from __future__ import annotations
 
 import base64
+import subprocess
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -11,13 +13,15 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography import x509
 
 from hapax.local.authority import Authority
 from hapax_kube.api import KubeApi
 from hapax_kube.by_hand import ByHand
-from hapax_kube.cert_manager import definitions
+from hapax_kube.cert_manager import controllers, definitions
 from hapax_kube.certificates import KINDS, NAME, VALUES, Keeper
 from hapax_kube.operator import Namespace
+from integration.etcd_process import dies_with_parent
 from integration.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
@@ -30,7 +34,8 @@ def known(kube_api: KubeApi) -> Iterator[None]:
     folder = definitions()
     if folder is None:
         pytest.skip("cert-manager's definitions come from its Go module, and there is no Go toolchain")
-    paths = [str(folder / f"cert-manager.io_{each}.yaml") for each in ("certificates", "issuers")]
+    kinds = ("certificates", "certificaterequests", "issuers", "clusterissuers")
+    paths = [str(folder / f"cert-manager.io_{each}.yaml") for each in kinds]
     words = [word for path in paths for word in ("-f", path)]
     done = kube_api.kubectl("apply", "--server-side", *words)
     assert done.returncode == 0, done.stderr
@@ -154,3 +159,60 @@ def test_the_keeper_hands_out_what_it_issues_and_a_new_issuer_only_once_all_trus
         keeper.close()
         release.close()
         kube_api.kubectl("delete", "--wait=false", "-f", str(applied))
+
+
+@pytest.mark.usefixtures("known")
+def test_its_own_controllers_issue_what_the_keeper_hands_out(
+    kube_api: KubeApi, namespace: Namespace, render: Render, tmp_path: Path
+) -> None:
+    program = controllers()
+    if not program.exists():
+        pytest.skip("cert-manager's controllers are not built: make cert-manager-test")
+    objects = render(*VALUES, *BY, namespace=namespace.name)
+    applied = tmp_path / "objects.yaml"
+    kinds = (*KINDS, "StatefulSet", "Issuer", "Certificate")
+    applied.write_text(yaml.safe_dump_all(each for each in objects if each["kind"] in kinds))
+    done = kube_api.kubectl("apply", "-f", str(applied))
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "pods").mkdir()
+    release = ByHand(kube_api, namespace.name, objects, tmp_path / "pods")
+    release.report_etcd(settled=True)
+    keeper = Keeper(release, tmp_path, kube_api.kubeconfig_of(namespace.name, f"{NAME}-certificates"))
+    keeper.start()
+    log = tmp_path / "cert-manager.log"
+    with open(log, "wb") as said:
+        issuing = subprocess.Popen(
+            dies_with_parent([str(program), str(kube_api.kubeconfig)]), stdout=said, stderr=said)
+    try:
+        wait_until(lambda: release.start("StatefulSet", "etcd", f"{NAME}-etcd-0") is not None, "etcd", 120, every_s=0.2)
+        wait_until(keeper.ready.exists, f"Secrets: {log.read_text()[-2000:]}", 120)
+        trusted = (release.secret(f"{NAME}-trust") or {})["clients-ca.crt"]
+        held = (release.secret(f"{NAME}-broker-tls") or {})
+        before = held["0-public.crt"]
+        issued_by(trusted, before)
+        assert name_in(held["0.crt"]) == "CN=hapax-broker"
+        # As `cmctl renew` does: cert-manager issues it once more, and the keeper takes it over.
+        again = f"{NAME}-broker-tls-0-public"
+        kube_api.delete(f"/api/v1/namespaces/{namespace.name}/secrets/{again}")
+        wait_until(
+            lambda: (release.secret(f"{NAME}-broker-tls") or {})["0-public.crt"] != before,
+            f"renewed certificate: {keeper.log[-2000:]}", 120, every_s=0.2)
+        issued_by((release.secret(f"{NAME}-trust") or {})["clients-ca.crt"],
+                  (release.secret(f"{NAME}-broker-tls") or {})["0-public.crt"])
+        assert issuing.poll() is None, log.read_text()[-2000:]
+    finally:
+        issuing.kill()
+        issuing.wait()
+        keeper.close()
+        release.close()
+        kube_api.kubectl("delete", "--wait=false", "-f", str(applied))
+
+
+def issued_by(authority: bytes, certificate: bytes) -> None:
+    """Raises InvalidSignature, ValueError."""
+    leaf, *_ = x509.load_pem_x509_certificates(certificate)
+    leaf.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+
+
+def name_in(certificate: bytes) -> str:
+    return x509.load_pem_x509_certificates(certificate)[0].subject.rfc4514_string()

@@ -169,6 +169,7 @@ def test_an_id_gets_its_identity_and_the_status_tells_how_it_fares(
             wait_until(lambda: "fencedBy" in status(namespace), "fencing", 60)
             by = status(namespace)["fencedBy"]
             assert (by["cause"], by["fenced"]) == ("Initialized", shown["holder"])
+            wait_until(lambda: "InstanceFenced" in namespace.events(), "Event", 60)
             second.begin()
             second.send(topic, b"y")
             second.flush()

@@ -149,7 +149,7 @@ class _Written:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._of: dict[str, tuple[float, int]] = {}
-        """Bytes, and when that was, in ms."""
+        """Bytes, and when that was, in ms, monotonic: the wall clock may be set back, which would add to them."""
 
     def check(self, who: str) -> None:
         """Raises Problem."""
@@ -159,13 +159,13 @@ class _Written:
                 "key.")
 
     def add(self, who: str, size: int) -> None:
-        self._of[who] = self._now(who) + size, self._clock.now_ms()
+        self._of[who] = self._now(who) + size, self._clock.monotonic_ms()
         if len(self._of) > _MANY_CALLERS:
             self._of = {each: found for each, found in self._of.items() if self._now(each)}
 
     def _now(self, who: str) -> float:
         size, at_ms = self._of.get(who, (0.0, 0))
-        return max(0.0, size - (self._clock.now_ms() - at_ms) * MOST_STORED / (KEPT_S * 1000))
+        return max(0.0, size - (self._clock.monotonic_ms() - at_ms) * MOST_STORED / (KEPT_S * 1000))
 
 
 class _Claim:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -73,7 +74,7 @@ class _Refusal(NamedTuple):
     pause_ms: int
 
 
-class ClientLogin:
+class ClientLogin(ABC):
     """`wire.login.Login`, of one client."""
 
     def __init__(self, ports: ClientPorts, mechanism: str) -> None:
@@ -82,9 +83,9 @@ class ClientLogin:
         self._refusals: dict[str, _Refusal] = {}
         """By address, or for all servers."""
 
+    @abstractmethod
     async def exchange(self) -> ClientExchange:
         """Raises PeerError."""
-        raise NotImplementedError
 
     async def outdated(self, exchange: ClientExchange) -> bool:
         """Of an exchange that was refused: whether another credential has come since, so that the login may be tried
@@ -92,7 +93,7 @@ class ClientLogin:
         return False
 
     async def derive(self, exchange: ClientExchange, work: Derive) -> ClientStep:
-        raise NotImplementedError
+        raise AssertionError(f"{self.mechanism} derives nothing")
 
     def shown(self, text: str) -> str:
         return text
@@ -117,11 +118,11 @@ class ClientLogin:
         """`ports.CallLogin`."""
         return await self.header() != header
 
+    @abstractmethod
     async def _header(self) -> str:
         """Raises PeerError, RpcError."""
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (a login that keeps nothing has nothing to end)
         """Asks for no further credential."""
 
     # --- refusals ---------------------------------------------------------------------------------------------

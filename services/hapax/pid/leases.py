@@ -227,6 +227,8 @@ class Leases:
         return (await self._read(name))[0]
 
     async def _read(self, name: str) -> tuple[PidLeaseRecord | None, int]:
+        if len(name) > leases.MAX_NAME_LENGTH:  # the store takes no key of megabytes, and no lease has such a name
+            return None, 0
         kv = await self._store.get(self._keys.pid_lease(name))
         return (None, 0) if kv is None else (PidLeaseRecord.decode(kv.value), kv.mod_revision)
 

@@ -152,8 +152,7 @@ class HeaderLogins:
         """`token`: what follows `Bearer`. Raises TooManyLogins."""
         if self.keys is None or not _SIGNED.fullmatch(token):
             return Failure("the token is unknown")
-        with self._waiting.place(source):
-            return await self.keys.check(token, self._clock.now_ms() / 1000)
+        return await self.keys.check(token, self._clock.now_ms() / 1000, lambda: self._waiting.place(source))
 
     async def check(self, header: str, source: str) -> Success | Failure:
         """A whole header. Raises TooManyLogins."""

@@ -15,6 +15,7 @@ import threading
 import urllib.request
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -56,11 +57,15 @@ class IssuerKeys:
         self._read_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
 
-    async def check(self, token: str, now_s: float) -> Success | Failure:
-        """`now_s`: seconds since 1970."""
+    async def check(
+        self, token: str, now_s: float, place: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+    ) -> Success | Failure:
+        """`now_s`: seconds since 1970. `place`: what a token waits in whose key is not known; it may raise. Tokens with
+        known keys wait for nothing, so those that wait keep none of them out."""
         outcome = verify(token, self.keys, self.rules, now_s)
         if isinstance(outcome, UnknownKey):
-            await self._look_again()
+            with place():
+                await self._look_again()
             outcome = verify(token, self.keys, self.rules, now_s)
         if isinstance(outcome, UnknownKey):
             return Failure(f"the token's key {outcome.key_id[:64]!r} is unknown")

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _NAME: Final = "hapax"
 _HEAD_MAX_BYTES: Final = 8192
+_REQUEST_S: Final = 10.0
+_CLOSING_S: Final = 5.0
+"""For which a client that does not read may keep its connection, once it has been answered or given up."""
 _service = "hapax"
 
 
@@ -138,7 +141,7 @@ class HealthServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(_REQUEST_S):
                 head = await reader.readuntil(b"\r\n\r\n")
                 status, body = await self._answer(head.split(b"\r\n", 1)[0].decode("latin-1"))
                 writer.write(
@@ -149,7 +152,7 @@ class HealthServer:
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             return  # a scraper that disconnected or does not speak HTTP gets no answer
         finally:
-            writer.close()
+            await _closed(writer)
 
     async def _answer(self, request_line: str) -> tuple[str, bytes]:
         method, _, rest = request_line.partition(" ")
@@ -164,3 +167,13 @@ class HealthServer:
         if path == "/metrics":
             return "200 OK", await self._metrics.render_gently()
         return "404 Not Found", b"/healthz, /readyz, /syncz, /metrics\n"
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    """Closing alone waits for the client to read what is left, if need be for ever."""
+    writer.close()
+    try:
+        async with asyncio.timeout(_CLOSING_S):
+            await writer.wait_closed()
+    except (TimeoutError, OSError):
+        writer.transport.abort()

@@ -30,7 +30,7 @@ from hapax.local.authority import Authority
 from hapax.local.cluster import LocalCluster
 from hapax.local.secure import CLIENTS, ETCD_ROOT, SERVICES, SecureFolder
 from integration.admin_process import Answered
-from integration.waiting import wait_until
+from integration.waiting import is_closed, wait_until
 from unit.admin.rest_world import basic
 
 HANDSHAKE_S = 3.0
@@ -257,22 +257,12 @@ def test_half_open_handshakes_leave_others_connected(rest: SecureRest) -> None:
                 began = time.monotonic()
                 assert rest.status("GET", "/v1/version", auth=rest.boss) == 200
                 assert time.monotonic() - began < OTHERS_WAIT_S
-        ended = sum(closed(each) for each in opened)
+        ended = sum(is_closed(each) for each in opened)
         assert ended >= HALF_OPEN - PER_ADDRESS
-        wait_until(lambda: all(map(closed, opened)), "end of half-open handshakes", HANDSHAKE_S * 10)
+        wait_until(lambda: all(map(is_closed, opened)), "end of half-open handshakes", HANDSHAKE_S * 10)
     finally:
         for each in opened:
             each.close()
-
-
-def closed(connection: socket.socket) -> bool:
-    connection.setblocking(False)
-    try:
-        return connection.recv(1) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
 
 
 def test_the_body_of_who_is_not_known_is_not_waited_for(rest: SecureRest) -> None:

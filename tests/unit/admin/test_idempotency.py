@@ -28,8 +28,13 @@ class Store:
 
 class Clock:
     ms = 1_000_000
+    set_by = 0
+    """What the wall clock was put forward."""
 
     def now_ms(self) -> int:
+        return self.ms + self.set_by
+
+    def monotonic_ms(self) -> int:
         return self.ms
 
 
@@ -146,3 +151,13 @@ async def test_one_caller_does_not_fill_the_store(world: tuple[Replica, Replica,
     assert await one.post(who="another") == (one.answer, False)
     clock.ms += round(KEPT_S * 100)
     assert await one.post(key="later") == (one.answer, False)
+
+
+async def test_a_wall_clock_that_is_set_back_adds_nothing_to_what_a_caller_had_stored(
+    world: tuple[Replica, Replica, Clock]
+) -> None:
+    one, _, clock = world
+    clock.set_by = 10 * KEPT_S * 1000
+    await one.post()
+    clock.set_by = 0
+    assert await one.post(key="later") == (DONE, False)

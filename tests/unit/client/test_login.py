@@ -420,6 +420,10 @@ def test_settings_of_passwords_that_contradict_each_other(given: dict[str, objec
 # --- refusals ----------------------------------------------------------------------------------------------------
 
 
+async def right() -> str:
+    return "right"
+
+
 def refuses(login: ClientLogin) -> bool:
     try:
         login.check("b:2")
@@ -431,7 +435,7 @@ def refuses(login: ClientLogin) -> bool:
 
 def test_a_refused_login_is_asked_again_ever_more_rarely() -> None:
     times = Times()
-    login = ClientLogin(ports(times), "PLAIN")
+    login = PasswordLogin(ports(times), "PLAIN", "app", right)
     pauses = []
     for _ in range(8):
         assert not refuses(login)
@@ -451,7 +455,7 @@ def test_a_refused_login_is_asked_again_ever_more_rarely() -> None:
 @pytest.mark.parametrize("code", [33, 34])
 def test_a_server_without_the_mechanism_keeps_no_one_from_others(code: int) -> None:
     """Servers are set up one after the other."""
-    login = ClientLogin(ports(), "PLAIN")
+    login = PasswordLogin(ports(), "PLAIN", "app", right)
     login.refused(PeerLoginRefused("not here", code), "a:1")
     login.check("b:2")
     with pytest.raises(SaslAuthenticationFailed, match="not here"):
@@ -464,7 +468,7 @@ def test_a_server_without_the_mechanism_keeps_no_one_from_others(code: int) -> N
 
 
 def test_sessions_are_renewed_before_they_end_at_different_times() -> None:
-    login = ClientLogin(ports(), "PLAIN")
+    login = PasswordLogin(ports(), "PLAIN", "app", right)
     found = [login.renew_after_s(100_000) for _ in range(200)]
     assert 85 <= min(found) < 87 and 93 < max(found) <= 95
 

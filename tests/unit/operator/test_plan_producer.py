@@ -91,6 +91,25 @@ def test_the_last_outcome_token_and_fencing_are_shown() -> None:
     assert plan(resource(), [first], NOW).status["fencedBy"] is None
 
 
+def test_a_fencing_is_told_once_and_not_by_whom_did_it() -> None:
+    def told(fencing: FencingSeen, **status: Any) -> list[tuple[str, str]]:
+        known = {"transactionalId": "loader", **status}
+        return [(each.type, each.reason) for each in plan(resource(status=known), [seen(fencing=fencing)], NOW).notes]
+
+    late = FencingSeen("timed_out", NOW, "", "job from h:1", 2)
+    assert told(late) == [("Warning", "TransactionAborted")]
+    assert told(late, fencedBy=plan(resource(), [seen(fencing=late)], NOW).status["fencedBy"]) == []
+    other = FencingSeen("initialized", NOW, "job from h:2", "job from h:1", 2)
+    assert told(other, fencedBy=plan(resource(), [seen(fencing=late)], NOW).status["fencedBy"]) == [
+        ("Normal", "InstanceFenced")]
+    by = other._replace(by="hapax-operator for team/loader from h:3")
+    assert told(by, lastFence={"fencedEpoch": 2}) == [], "the operator says it itself"
+    for last in ({}, {"lastFence": {"fencedEpoch": 1}}):
+        assert told(by, **last) == [("Normal", "InstanceFenced")], "anybody may call itself like the operator"
+    assert plan(resource(), [seen(fencing=late)], NOW).notes == (), "before this resource knew the id"
+    assert plan(resource(prefix="lo", status={"transactionalId": "loader"}), [seen(fencing=late)], NOW).notes == ()
+
+
 def test_what_hangs_is_told_once_and_fenced_only_with_abort() -> None:
     hanging = [seen(open_for_s=301)]
     told = plan(resource(), hanging, NOW)

@@ -449,6 +449,7 @@ def test_an_authority_that_ends_signs_nothing_beyond_its_end() -> None:
     resource, ends = user(login={"type": "Tls"}), AuthoritySeen("digest", NOW + 90 * DAY)
     late = alone(resource, seen(secret=certified(), authority=ends), NOW + 89 * DAY)
     assert late.actions == () and told(late)["Ready"][0] == "True", "another one would end at the same moment"
+    assert late.again_at_ms == NOW + 90 * DAY, "looked at without a pause until then"
     over = alone(resource, seen(secret=certified(), authority=ends), NOW + 90 * DAY)
     assert over.actions == () and told(over)["CredentialInForce"] == ("False", "NoAuthority")
 

@@ -18,8 +18,9 @@ from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime import telemetry
 from hapax.runtime.clock import SystemClock
 from hapax.runtime.cluster import Changes
+from hapax_operator.api import KubeUnavailable
 from hapax_operator.conditions import Condition, Note
-from hapax_operator.plan_producer import ProducerSeen
+from hapax_operator.plan_producer import FencingSeen, ProducerSeen
 from hapax_operator.plan_topic import Grow, PartitionSeen, TopicPlan, TopicSeen
 from hapax_operator.reconciler import PolicyUid, Reconciler
 from hapax_operator.resources import ADOPT, FINALIZER, PAUSE, PRODUCERS, TOPICS, Ref
@@ -424,3 +425,57 @@ async def test_a_resource_that_cannot_be_as_described_does_not_keep_another_from
         with pytest.raises(Refusal, match="there is one broker"):
             await made._topic("orders")
         assert list(api.bodies) == ["old"]
+
+
+class Noting(Answers):
+    """Has the resource, takes a status or does not answer, and keeps the Events."""
+
+    def __init__(self, found: Mapping[str, Any]) -> None:
+        super().__init__(found)
+        self.reasons: list[str] = []
+        self.away = False
+
+    async def record(self, _: Any, note: Note) -> None:
+        self.reasons.append(note.reason)
+
+    async def put_status(self, meta: Any, status: Mapping[str, Any]) -> Any:
+        assert self.found is not None
+        if self.away:
+            raise KubeUnavailable("it does not answer")
+        self.found = {**self.found, "status": {**self.found.get("status", {}), **status}}
+        return self.found
+
+
+async def test_a_fencing_is_told_once_although_the_status_is_written_later_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The status is written at most every ten seconds, and looks come in between."""
+    api, clients, fencing = Noting(producer(transactionalId="loader")), Acts(), []
+
+    async def connected(_: Any) -> Any:
+        return clients
+
+    async def producers_seen(*_: Any) -> list[ProducerSeen]:
+        return [ProducerSeen("loader", 7, 3, "Empty", fencing=fencing[-1] if fencing else None)]
+
+    monkeypatch.setattr("hapax_operator.reconciler.producers_seen", producers_seen)
+    async with reconciler(api, FakeCluster()) as made:
+        made._connected = connected  # type: ignore[method-assign]
+        made._stored_policy = connected  # type: ignore[method-assign]
+        made.seen(PRODUCERS, producer(transactionalId="loader"))
+        await made._producer(LOADER)
+        for number in range(1, 3):
+            fencing.append(FencingSeen("initialized", 1000 * number, "b from h:2", "a from h:1", number))
+            for _ in range(3):
+                await made._producer(LOADER)
+            assert api.reasons == ["InstanceFenced"] * number
+        made._statuses.forget("1")
+        api.away = True
+        fencing.append(FencingSeen("timed_out", 9000, "", "b from h:2", 3))
+        for _ in range(3):
+            with pytest.raises(KubeUnavailable):
+                await made._producer(LOADER)
+        api.away = False
+        await made._producer(LOADER)
+        await made._producer(LOADER)
+        assert api.reasons == ["InstanceFenced", "InstanceFenced", "TransactionAborted"]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from hapax.core.errors import ErrorCode
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.producer.leases import MAX_NAME_LENGTH
+from hapax.pid.leases import Leases
 from hapax.runtime.audit_events import EVENTS
 from unit.pid.test_pid_service import Lab, in_lab
 
@@ -43,3 +47,17 @@ def test_a_take_over_is_in_the_audit_log_once() -> None:
         assert set(told) == set(EVENTS["lease_taken_over"].fields)
 
     in_lab(scenario)
+
+
+async def test_a_name_that_no_lease_can_have_is_not_looked_up() -> None:
+    """etcd answers a key of megabytes like a member that is away: each such call would be repeated on all of them."""
+    unused: Any = None
+    leases = Leases(
+        unused, unused, unused, unused, unused, max_expire_ms=1000, rest_after_ms=1, forget_after_ms=1,
+        fence_timeout_s=1, taken_over=unused)
+    name = "n" * (MAX_NAME_LENGTH + 1)
+    assert await leases.find(name) is None
+    for call in (leases.renew(name, 1, 1, 1), leases.release(name, 1, 1), leases.progress(name, ())):
+        with pytest.raises(Refusal) as told:
+            await call
+        assert told.value.code == ErrorCode.INVALID_PRODUCER_ID_MAPPING

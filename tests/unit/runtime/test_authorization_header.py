@@ -10,9 +10,12 @@ import pytest
 
 from hapax.core.sasl.exchange import Failure, Success
 from hapax.runtime.authorization_header import MOST_WAITING, MOST_WAITING_IN_ALL, HeaderLogins, TooManyLogins
+from hapax.runtime.key_sets import LEAST_PAUSE_S
 from hapax.runtime.scram_image import ScramImage
 from unit.admin.rest_world import Clock, Random, basic, set_password
 from unit.admin.test_callers import PASSWORD
+from unit.codec.test_json_web_tokens import NOW, token
+from unit.runtime.test_key_sets import Issuer
 
 
 class World:
@@ -93,3 +96,31 @@ async def test_who_gives_up_leaves_its_place(world: World, monkeypatch: pytest.M
         with pytest.raises(asyncio.CancelledError):
             await guess
     world.go.set()
+
+
+async def test_tokens_with_unknown_keys_take_no_place_of_those_with_known_ones(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The issuer is slow, and somebody behind the same proxy makes up keys."""
+    monkeypatch.setattr("hapax.runtime.authorization_header.MOST_WAITING", 3)
+    random: Any = Random()
+    issuer, clock = Issuer(), Clock()
+    clock.ms = NOW * 1000
+    await issuer.keys.refresh()
+    issuer.now += LEAST_PAUSE_S
+    answered = asyncio.Event()
+
+    async def slow() -> bytes:
+        await answered.wait()
+        return b"{}"
+
+    issuer.keys._fetch = slow
+    logins = HeaderLogins(ScramImage(random), clock, random, passwords=False, keys=issuer.keys)
+    made_up = [asyncio.create_task(logins.check(f"Bearer {token(kid=f'x{n}')}", "192.0.2.7")) for n in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(TooManyLogins):
+        await logins.check(f"Bearer {token(kid='one more')}", "192.0.2.7")
+    assert isinstance(await logins.check(f"Bearer {token()}", "192.0.2.7"), Success)
+    answered.set()
+    assert all(isinstance(each, Failure) for each in await asyncio.gather(*made_up))
+    assert not logins._waiting._of

@@ -279,7 +279,7 @@ async def test_files_that_do_not_fit_leave_the_former_in_use(world: World) -> No
 
 
 async def test_a_call_of_the_wrong_role_is_in_the_audit_log(world: World) -> None:
-    """Abuse case 29: whoever holds a node's certificate and tries another role's work is what an audit is for."""
+    """Abuse case 29: a node's certificate that tries another role's work is what an audit is for."""
     address = await world.serve(world.tls("broker", 0))
     await failure(world.network(world.tls("coordinator", 100), "coordinator/100"), f"broker/0@{address}", FENCE)
     ((event, principal, host, told),) = world.audit.events

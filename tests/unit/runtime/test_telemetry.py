@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import logging
+import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -12,8 +14,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from hapax.local.authority import Authority
 from hapax.runtime import telemetry
 from hapax.runtime.metrics import counter, gauge, histogram
+from hapax.runtime.tls import TlsCertificates, TlsOptions
 
 
 @pytest.fixture
@@ -169,4 +173,46 @@ async def test_health_readiness_and_metrics() -> None:
         assert (await _request(server.port, b"POST /healthz HTTP/1.1\r\n\r\n"))[0] == 405
         assert await _request(server.port, b"x" * 20_000) == (0, b"")
     finally:
+        await server.close()
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+async def test_who_does_not_read_an_answer_keeps_no_connection(tls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "_REQUEST_S", 0.05)
+    monkeypatch.setattr(telemetry, "_CLOSING_S", 0.05)
+    server, size = telemetry.HealthServer(telemetry.Metrics(), lambda: ""), 16 << 20
+    served = asyncio.Event()
+    serve = server._serve
+
+    async def seen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await serve(reader, writer)
+        served.set()
+
+    async def large(request_line: str) -> tuple[str, bytes]:
+        return "200 OK", bytes(size)
+
+    monkeypatch.setattr(server, "_serve", seen)
+    monkeypatch.setattr(server, "_answer", large)
+    certificates = context = None
+    if tls:
+        authority = Authority.make()
+        issued = authority.issue("CN=health", ["127.0.0.1"], use="server")
+        certificates = TlsCertificates(
+            TlsOptions(chain=issued.certificate.decode(), key=issued.key.decode()), "server")
+        context = ssl.create_default_context(cadata=authority.certificate.decode())
+    await server.start("127.0.0.1", 0, certificates)
+    reader, client = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+    received = 0
+    try:
+        client.transport.pause_reading()
+        client.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        async with asyncio.timeout(10):
+            await served.wait()
+            client.transport.resume_reading()
+            with contextlib.suppress(OSError):
+                while piece := await reader.read(1 << 16):
+                    received += len(piece)
+        assert received < size, "the connection was kept for what it did not read"
+    finally:
+        client.transport.abort()
         await server.close()
