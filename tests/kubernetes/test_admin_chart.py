@@ -30,7 +30,8 @@ def test_it_comes_when_asked_for_and_never_without_tokens_by_mistake(
     render: Render, helm: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     assert admin_objects(render()) == {}
-    assert set(admin_objects(render(*WITH))) == {"Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"}
+    assert set(admin_objects(render(*WITH))) == {
+        "Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy", "ServiceAccount"}
     lacking = helm("template", "demo", str(CHART), "--set", "admin.enabled=true")
     assert lacking.returncode != 0 and "admin.tokensSecret must name a Secret" in lacking.stderr
     assert helm("template", "demo", str(CHART), "--set", "admin.enabled=true,admin.auth=off").returncode != 0

@@ -360,6 +360,8 @@ def test_every_value_is_described_and_no_other_is_taken(helm: Callable[..., subp
     values = yaml.safe_load((CHART / "values.yaml").read_text())
 
     def walk(value: Any, about: dict[str, Any], path: str) -> Iterator[str]:
+        if "$ref" in about:
+            about = schema["$defs"][about["$ref"].removeprefix("#/$defs/")]
         if not about.get("description") and path:
             yield f"{path} is not described"
         if isinstance(value, dict) and "properties" in about:

@@ -36,7 +36,7 @@ def test_a_master_and_its_workers_come_when_asked_for(render: Render) -> None:
     found = of_load(render(*ON, "load.workers=3", "load.minutes=5", 'load.usersOf=["produce","copy"]'))
     assert sorted(found) == ["Job demo-hapax-load-1", "Job demo-hapax-load-workers-1",
                              "NetworkPolicy demo-hapax-load-master", "NetworkPolicy demo-hapax-load-worker",
-                             "Service demo-hapax-load"]
+                             "Service demo-hapax-load", "ServiceAccount demo-hapax-load"]
     master, workers = found["Job demo-hapax-load-1"], found["Job demo-hapax-load-workers-1"]
     assert (master["spec"]["backoffLimit"], workers["spec"]["parallelism"], workers["spec"]["completions"]) == (0, 3, 3)
     said = parser().parse_args(container(master)["args"])

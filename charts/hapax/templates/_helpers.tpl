@@ -25,17 +25,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
-{{- define "hapax.image" -}}
-{{ include "hapax.imageOf" (dict "root" . "repository" .Values.image.repository "tag" .Values.image.tag) }}
-{{- end -}}
-
 {{/*
-The reference of an image of Hapax: root, repository, tag. A name without a registry means one of docker.io, which belongs
-to someone else. It is refused, unless nodes never fetch it.
+The reference of an image: root, image (a dict of registry, repository, tag, pullPolicy). A name without a registry means
+one of docker.io, which belongs to someone else. It is refused, unless nodes never fetch it.
 */}}
 {{- define "hapax.imageOf" -}}
-{{- $image := .root.Values.image -}}
-{{- $repository := .repository -}}
+{{- $image := .image -}}
+{{- $repository := $image.repository -}}
 {{- if ne (include "hapax.hasRegistry" $repository) "true" -}}
 {{- if $image.registry -}}
 {{- $repository = printf "%s/%s" (trimSuffix "/" $image.registry) $repository -}}
@@ -43,7 +39,7 @@ to someone else. It is refused, unless nodes never fetch it.
 {{- fail (printf "the image %s has no registry, so that nodes would fetch someone else's from docker.io: set image.registry, such as registry.example/team, or image.pullPolicy=Never if it is loaded on every node" $repository) -}}
 {{- end -}}
 {{- end -}}
-{{ $repository }}:{{ default .root.Chart.AppVersion .tag }}
+{{ $repository }}:{{ default .root.Chart.AppVersion $image.tag }}
 {{- end -}}
 
 {{- define "hapax.hasRegistry" -}}
@@ -131,7 +127,7 @@ podAntiAffinity:
 {{- end -}}
 
 {{/*
-A role's workload. The argument is a dict of root, role, values, module, first, claims (whether it stores data) and kafka
+A role's workload. The argument is a dict of root, role, values, module, first, claims (names of the volumes that it stores data on) and kafka
 (whether Kafka clients connect). Roles with fixed node ids are a StatefulSet, whose ordinals start at the role's first node
 id, so that a pod's index is its node id. The others are a Deployment: its pods are replaced elsewhere when their machine
 fails, and take a free id.
@@ -139,8 +135,6 @@ fails, and take a free id.
 {{- define "hapax.role" -}}
 {{- $root := .root -}}
 {{- $name := printf "%s-%s" (include "hapax.fullname" $root) .role -}}
-{{- $secure := $root.Values.security.enabled -}}
-{{- $scheme := include "hapax.scheme" $root -}}
 {{- $labels := merge (dict "app.kubernetes.io/component" .role) (include "hapax.selector" $root | fromYaml) -}}
 apiVersion: apps/v1
 kind: {{ ternary "StatefulSet" "Deployment" .kafka }}
@@ -188,35 +182,23 @@ spec:
         resources: {requests: {storage: {{ .values.storage.size }}}}
   {{- end }}
   template:
-    metadata:
-      labels: {{ $labels | toJson }}
-      {{- if eq .role "operator" }}
-      # The operator reads its file once.
-      annotations: {{ merge (dict "hapax.dev/access" (include "hapax.access" $root | sha256sum)) .values.podAnnotations | toJson }}
-      {{- else }}
-      annotations: {{ .values.podAnnotations | toJson }}
-      {{- end }}
-    spec:
-      {{- if eq .role "operator" }}
-      serviceAccountName: {{ $name }}
-      {{- else }}
-      serviceAccountName: {{ include "hapax.fullname" $root }}
-      automountServiceAccountToken: false
-      {{- end }}
-      enableServiceLinks: false
+    {{- $pod := merge (dict "of" "hapax.rolePod" "apart" true "spread" true) . }}
+    {{- if eq .role "operator" }}
+    {{- /* The operator reads its file once. */}}
+    {{- $_ := set $pod "annotations" (dict "hapax.dev/access" (include "hapax.access" $root | sha256sum)) }}
+    {{- end }}
+    {{- include "hapax.pod" $pod | nindent 4 }}
+{{- end -}}
+
+{{/* What the pods of `hapax.role` need. */}}
+{{- define "hapax.rolePod" -}}
+{{- $root := .root -}}
+{{- $name := printf "%s-%s" (include "hapax.fullname" $root) .role -}}
+{{- $secure := $root.Values.security.enabled -}}
+{{- $scheme := include "hapax.scheme" $root }}
       terminationGracePeriodSeconds: {{ .values.terminationGracePeriodSeconds }}
-      securityContext: {{- include "hapax.podSecurity" $root | nindent 8 }}
-      imagePullSecrets: {{ $root.Values.image.pullSecrets | toJson }}
-      nodeSelector: {{ .values.nodeSelector | toJson }}
-      tolerations: {{ .values.tolerations | toJson }}
-      affinity:
-        {{- include "hapax.apart" (dict "root" $root "labels" ($labels | toJson)) | nindent 8 }}
-      topologySpreadConstraints:
-        {{- include "hapax.spread" (dict "labels" ($labels | toJson)) | nindent 8 }}
       containers:
         - name: {{ .role }}
-          image: {{ include "hapax.image" $root | quote }}
-          imagePullPolicy: {{ $root.Values.image.pullPolicy }}
           command: [python3, -m, {{ .module }}]
           {{- if eq .role "operator" }}
           args:
@@ -312,14 +294,12 @@ spec:
           livenessProbe: {httpGet: {path: /healthz, port: http{{ $scheme }}}, periodSeconds: 5, timeoutSeconds: 5, failureThreshold: 6}
           # A broker is ready when it serves all its partitions. While a replica has to catch up it is not ready, so that a
           # rolling update or a drain of machines takes the next broker only when no partition would lack a replica.
-          readinessProbe: {httpGet: {path: {{ ternary "/syncz" "/readyz" .claims }}, port: http{{ $scheme }}}, periodSeconds: 2, timeoutSeconds: 2, failureThreshold: 3}
+          readinessProbe: {httpGet: {path: {{ ternary "/readyz" "/syncz" (empty .claims) }}, port: http{{ $scheme }}}, periodSeconds: 2, timeoutSeconds: 2, failureThreshold: 3}
           {{- if .kafka }}
           # SIGTERM follows, at which the process hands its leaderships or shards over. Until then, a Service with stale
           # endpoints may still send new connections here.
           lifecycle: {preStop: {sleep: {seconds: {{ .values.preStopSeconds }}}}}
           {{- end }}
-          resources: {{ .values.resources | toJson }}
-          securityContext: {{- include "hapax.containerSecurity" $root | nindent 12 }}
           volumeMounts:
             - {name: data, mountPath: /data}
             - {name: tmp, mountPath: /tmp}
