@@ -1,8 +1,9 @@
 """Which of several clusters in one Kubernetes cluster a resource belongs to.
 
 A resource names its cluster by the label hapax.dev/cluster, as NAMESPACE.NAME of the release. Without the label it
-belongs to the cluster that its status names, and before a status says so, to the only cluster there is. Among several,
-none acts on it until it has the label. The clusters are known by their BrokerPools. Pure.
+belongs to the cluster that its status names, and before a status says so, to the only one in its own namespace, or to
+the only cluster there is. Among several, none acts on it until it has the label. The clusters are known by their
+BrokerPools. Pure.
 """
 
 from __future__ import annotations
@@ -26,11 +27,16 @@ class Clusters:
     def owns(self, meta: Meta) -> bool:
         if not self.own:
             return True
-        return meta.cluster == self.own or (not meta.cluster and not self.others)
+        return meta.cluster == self.own or (not meta.cluster and self._nearest(meta) == (self.own,))
 
     def unnamed(self, meta: Meta) -> bool:
         """Whether the resource has to say which cluster it means."""
-        return bool(self.own and self.others and not meta.cluster)
+        return bool(self.own) and not meta.cluster and len(self._nearest(meta)) > 1
+
+    def _nearest(self, meta: Meta) -> tuple[str, ...]:
+        """The clusters of the resource's namespace, or where none is there, all."""
+        known = (self.own, *self.others)
+        return tuple(each for each in known if each.partition(".")[0] == meta.ref.namespace) or known
 
     def question(self) -> Condition:
         """The same from every operator, so that they do not write over each other."""

@@ -28,14 +28,14 @@ def clusters(own: str, *others: str) -> Clusters:
     return made
 
 
-def body(name: str = "orders", label: str = "", recorded: str = "") -> dict[str, Any]:
+def body(name: str = "orders", label: str = "", recorded: str = "", namespace: str = "team") -> dict[str, Any]:
     return {
-        "metadata": {"namespace": "team", "name": name, "uid": name, "labels": {"hapax.dev/cluster": label}},
+        "metadata": {"namespace": namespace, "name": name, "uid": name, "labels": {"hapax.dev/cluster": label}},
         "spec": {"topicName": "orders"}, "status": {"cluster": recorded}}
 
 
-def meta(label: str = "", recorded: str = "") -> Meta:
-    return read_meta(TOPICS, body(label=label, recorded=recorded))
+def meta(label: str = "", recorded: str = "", namespace: str = "team") -> Meta:
+    return read_meta(TOPICS, body(label=label, recorded=recorded, namespace=namespace))
 
 
 def test_the_only_cluster_takes_what_names_none() -> None:
@@ -51,9 +51,18 @@ def test_the_label_counts_before_what_the_status_says() -> None:
     assert not clusters(ONE).owns(meta(TWO)), "its cluster may be away"
 
 
-@given(st.sampled_from(["", ONE, TWO, "c.gone"]), st.sampled_from(["", ONE, TWO]))
-def test_two_clusters_that_know_each_other_never_act_on_the_same(label: str, recorded: str) -> None:
-    resource = meta(label, recorded)
+def test_a_cluster_s_own_namespace_is_its_own() -> None:
+    here = meta(namespace="a")
+    assert clusters(ONE, TWO).owns(here) and not clusters(ONE, TWO).unnamed(here)
+    assert not clusters(TWO, ONE).owns(here) and not clusters(TWO, ONE).unnamed(here)
+    for named in (meta(TWO, namespace="a"), meta(recorded=TWO, namespace="a")):
+        assert clusters(TWO, ONE).owns(named) and not clusters(ONE, TWO).owns(named)
+    assert clusters(ONE, TWO, "a.second").unnamed(here) and not clusters(ONE, TWO, "a.second").owns(here)
+
+
+@given(st.sampled_from(["", ONE, TWO, "c.gone"]), st.sampled_from(["", ONE, TWO]), st.sampled_from(["team", "a", "b"]))
+def test_two_clusters_that_know_each_other_never_act_on_the_same(label: str, recorded: str, namespace: str) -> None:
+    resource = meta(label, recorded, namespace)
     owners = [each for each in (clusters(ONE, TWO), clusters(TWO, ONE)) if each.owns(resource)]
     assert len(owners) <= 1
     assert bool(owners) or label == "c.gone" or clusters(ONE, TWO).unnamed(resource)
