@@ -187,7 +187,7 @@ class World:
         return settled.future
 
     async def produced(self, node: int, batch: bytes | bytearray) -> WriteResult:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.produce(node, batch)
 
     def end(self, node: int) -> int:
@@ -229,7 +229,7 @@ class World:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Conditions that follow from what brokers tell each other: looked at every few milliseconds."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110 - nothing announces what several brokers have come to
                 await asyncio.sleep(0.002)
 

@@ -13,6 +13,7 @@ from hapax.codec.metadata import (
     ClusterRecord,
     ControllerRecord,
     DeletedTopicRecord,
+    DrainingRecord,
     GroupConfigRecord,
     Keys,
     MetadataFormatError,
@@ -71,6 +72,8 @@ RECORDS = [
     PartitionRecord(NodeId(1), LeaderEpoch(7), RegistrationEpoch(8), (NodeId(1), NodeId(2)), (NodeId(1),),
                     LeaderEpoch(7), passed_over=((NodeId(2), RegistrationEpoch(2**40)),)),
     ShardRecord(NodeId(100), RegistrationEpoch(9), ShardEpoch(4)),
+    DrainingRecord(1_700_000_000_000),
+    DrainingRecord(1_700_000_000_000, "team/hapax-broker"),
     SilentRecord(RegistrationEpoch(2**40), 1_700_000_000_000),
     ThrottleRecord(10_000_000, 1_700_000_000_000),
     PidCounterRecord(ProducerId(2**62)),
@@ -131,7 +134,8 @@ def test_a_binding_in_words_of_a_later_release_is_refused(change: dict[str, str]
 
 
 def test_a_credential_of_a_mechanism_that_is_not_known_is_refused() -> None:
-    record = json.loads(RECORDS[-3].encode()) | {"mechanism": "SCRAM-SHA-1"}
+    credential = next(each for each in RECORDS if isinstance(each, ScramCredentialRecord))
+    record = json.loads(credential.encode()) | {"mechanism": "SCRAM-SHA-1"}
     with pytest.raises(MetadataFormatError, match="unknown mechanism"):
         ScramCredentialRecord.decode(json.dumps(record).encode())
 
