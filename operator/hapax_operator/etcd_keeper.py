@@ -86,7 +86,9 @@ from hapax_operator.plan_etcd_care import (
 from hapax_operator.plan_etcd_care import HandOver as Yield
 from hapax_operator.plan_roll import DeletePod, HandOver, Idleness, RollSeen, described, ordinals_of, plan_roll
 from hapax_operator.plan_roll import pods_of as roll_pods
+from hapax_operator.plan_volumes import VolumesPlan
 from hapax_operator.status import StatusWriter
+from hapax_operator.volumes import VolumeKeeper
 from hapax_operator.workloads import Reporter, WorkloadResource, workload_for
 
 log = telemetry.logger("etcd-keeper")
@@ -130,6 +132,7 @@ class EtcdKeeper:
         self._started_at = clock.now_ms() // 1000
         self._snapshot_failed_at = 0
         self._idle = Idleness()
+        self._volumes = VolumeKeeper(api, clock)
         self._m = {each: metrics.gauge(each) for each in (
             ETCD_SETTLED, ETCD_WANTED, ETCD_HEALTHY, ETCD_DATABASE, ETCD_USED, ETCD_QUOTA, ETCD_SNAPSHOT,
             ETCD_SNAPSHOT_LATE, ETCD_ALARMS)}
@@ -168,13 +171,18 @@ class EtcdKeeper:
         if workload is None:
             return _SOON_S
         planned = plan(found.seen)
-        rolled = plan_roll(self._roll_seen(planned, found, workload.paused))
+        volumes = await self._volumes.look(
+            found.stateful_set, ordinals_of(found.stateful_set), found.pods.values(), workload.paused)
+        rolled = plan_roll(self._roll_seen(planned, found, workload.paused, volumes))
         care_seen, alarms = await self._care_seen(planned, found, rolled.rolled.status == "True")
         cared = plan_care(self._spec.care, care_seen, self._now())
-        await self._tell(workload, found, planned, [*cared.conditions, rolled.rolled])
+        others = [*cared.conditions, rolled.rolled, *([] if volumes is None else [volumes.grown])]
+        await self._tell(workload, found, planned, others, () if volumes is None else volumes.notes)
         self._measure(found, planned, care_seen, cared)
         if workload.paused:
             return _LATER_S
+        if volumes is not None:  # whatever the members do: a full volume may be why they are down
+            await self._volumes.grow(self._spec.namespace, volumes)
         if planned.step is not None:
             log.info(planned.ready.message, step=planned.step)
             self._counts[ETCD_STEPS].add()
@@ -368,10 +376,11 @@ class EtcdKeeper:
 
     # --- new revisions of the pods
 
-    def _roll_seen(self, planned: Plan, found: Look, paused: bool) -> RollSeen:
+    def _roll_seen(self, planned: Plan, found: Look, paused: bool, volumes: VolumesPlan | None) -> RollSeen:
         needed, serving, leader = standing(found.seen)
         now = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
-        pods = roll_pods(found.stateful_set, found.pods.values(), now, needed, serving, leader)
+        pods = roll_pods(found.stateful_set, found.pods.values(), now, needed, serving, leader,
+                         () if volumes is None else volumes.restart)
         # A pod whose member has left waits until it is removed itself.
         members = {each.ordinal for each in found.seen.members} | {*range(found.seen.wanted)}
         return RollSeen(
@@ -391,7 +400,8 @@ class EtcdKeeper:
     # --- tell
 
     async def _tell(
-        self, workload: WorkloadResource, found: Look, planned: Plan, others: Sequence[Condition]
+        self, workload: WorkloadResource, found: Look, planned: Plan, others: Sequence[Condition],
+        more: Sequence[Note],
     ) -> None:
         seen = found.seen
         conditions = [planned.ready, *others]
@@ -403,7 +413,7 @@ class EtcdKeeper:
             "replicas": seen.replicas, "ready": sum(each.ready for each in seen.pods.values()),
             "members": max((each.ordinal + 1 for each in seen.members), default=0),
             "voters": sum(not each.learner for each in seen.members),
-        }, conditions, notes if planned.step is not None or planned.ready.reason in _SERIOUS else ())
+        }, conditions, [*(notes if planned.step is not None or planned.ready.reason in _SERIOUS else ()), *more])
 
     def _measure(self, found: Look, planned: Plan, care: CareSeen, cared: CarePlan) -> None:
         seen, gauges = found.seen, self._m

@@ -32,6 +32,7 @@ class RollPod(NamedTuple):
     uid: str
     ordinal: int
     outdated: bool
+    """Of a former revision, or to be started again for its volume (`plan_volumes`)."""
     ready: bool
     """Ready for as long as the StatefulSet's minReadySeconds."""
     deleting: bool = False
@@ -98,7 +99,7 @@ def plan_roll(seen: RollSeen) -> RollPlan:
         if unready:
             return _waits("PodNotReady", f"pods {_names(unready)} of the current revision are not ready")
         return RollPlan(None, Condition("Rolled", "True", "UpToDate", f"{len(seen.pods)} pods are as described"))
-    left = f"{len(outdated)} of {len(seen.ordinals)} pods are of a former revision"
+    left = f"{len(outdated)} of {len(seen.ordinals)} pods are to be replaced"
     if seen.paused:
         return _waits("Paused", f"the annotation hapax.dev/pause is set; {left}")
     absent = sorted(each for each in seen.ordinals if each not in seen.pods)
@@ -192,8 +193,9 @@ def described(stateful_set: Mapping[str, Any]) -> bool:
 def pods_of(
     stateful_set: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], now: datetime,
     needed: Mapping[int, str], serving: Collection[int] = (), leader: int | None = None,
+    restart: Collection[int] = (),
 ) -> dict[int, RollPod]:
-    """By ordinal. `needed`, `serving`, `leader`: by ordinal as well."""
+    """By ordinal. `needed`, `serving`, `leader`, `restart` (to be started again): by ordinal as well."""
     name, revision = stateful_set["metadata"]["name"], (stateful_set.get("status") or {}).get("updateRevision", "")
     seconds = stateful_set["spec"].get("minReadySeconds", 0)
     found = {}
@@ -205,7 +207,8 @@ def pods_of(
         ordinal = int(number)
         found[ordinal] = RollPod(
             metadata["name"], metadata["uid"], ordinal,
-            (metadata.get("labels") or {}).get(REVISION) != revision, _is_ready(body, seconds, now),
+            (metadata.get("labels") or {}).get(REVISION) != revision or ordinal in restart,
+            _is_ready(body, seconds, now),
             "deletionTimestamp" in metadata, needed.get(ordinal, ""), ordinal in serving, ordinal == leader)
     return found
 

@@ -1,5 +1,6 @@
 """Replaces the pods of brokers and coordinators when their StatefulSets change: observe, plan (`plan_roll`), and delete
-at most one pod. A Workload has the condition Rolled, which says what is waited for.
+at most one pod. A Workload has the condition Rolled, which says what is waited for. Claims of brokers are expanded
+(`volumes`), some of whose pods must be replaced for it.
 
 In sync is what the cluster's own view shows, as current as the metadata store: a pod may be ready before its replicas
 are.
@@ -30,7 +31,9 @@ from hapax_operator.plan_roll import (
     plan_roll,
     pods_of,
 )
+from hapax_operator.plan_volumes import VolumesPlan
 from hapax_operator.status import StatusWriter
+from hapax_operator.volumes import VolumeKeeper
 from hapax_operator.workloads import Reporter, WorkloadResource, workload_for
 
 log = telemetry.logger("rolls")
@@ -54,6 +57,7 @@ class _Look(NamedTuple):
     stateful_set: Mapping[str, Any]
     workload: WorkloadResource
     pods: Sequence[Mapping[str, Any]]
+    volumes: VolumesPlan | None = None
 
 
 class RollKeeper:
@@ -74,6 +78,7 @@ class RollKeeper:
         self._least = least_in_sync
         self._reporter = Reporter(api, StatusWriter(api, clock, lambda ref, body: None))
         self._idle = {each: Idleness() for each in workloads}
+        self._volumes = {each: VolumeKeeper(api, clock) for each in workloads if each.role == BROKER}
         self._task: Task | None = None
 
     def start(self) -> None:
@@ -107,6 +112,9 @@ class RollKeeper:
         for each in looks:
             await self._tell(each, plans[each.of])
         for each in looks:
+            if each.volumes is not None:
+                await self._volumes[each.of].grow(self._namespace, each.volumes)
+        for each in looks:
             step = plans[each.of].step
             if isinstance(step, DeletePod):
                 log.info(plans[each.of].rolled.message)
@@ -127,7 +135,11 @@ class RollKeeper:
         labels = stateful_set["spec"]["selector"]["matchLabels"]
         pods = await self._api.listed(f"/api/v1/namespaces/{self._namespace}/pods", ",".join(
             f"{key}={value}" for key, value in sorted(labels.items())))
-        return _Look(of, stateful_set, workload, pods["items"])
+        volumes = None
+        if of in self._volumes:
+            volumes = await self._volumes[of].look(
+                stateful_set, ordinals_of(stateful_set), pods["items"], workload.paused)
+        return _Look(of, stateful_set, workload, pods["items"], volumes)
 
     async def _catch_up(self) -> None:
         found, revision = await self._store.list(self._view.keys.prefix)
@@ -142,7 +154,8 @@ class RollKeeper:
         for other in looks:
             if other.of != look.of and not waits:
                 waits = _unready(other, now)
-        pods = pods_of(look.stateful_set, look.pods, now, needed, self._serving(look.of.role, replicas))
+        pods = pods_of(look.stateful_set, look.pods, now, needed, self._serving(look.of.role, replicas),
+                       restart=() if look.volumes is None else look.volumes.restart)
         return plan_roll(RollSeen(
             described(look.stateful_set), ordinals, self._idle[look.of].judged(pods, self._clock.now_ms()), waits,
             look.workload.paused))
@@ -158,7 +171,7 @@ class RollKeeper:
         return f"nodes {away} are not registered" if away else ""
 
     async def _tell(self, look: _Look, planned: RollPlan) -> None:
-        conditions = [planned.rolled]
+        conditions = [planned.rolled, *([] if look.volumes is None else [look.volumes.grown])]
         if look.workload.paused:
             why = "nothing is changed while hapax.dev/pause is set"
             conditions.append(Condition("Paused", "True", "Annotated", why))
@@ -170,8 +183,8 @@ class RollKeeper:
             else Condition("Ready", "False", "PodsNotReady", f"{ready} of {wanted} pods are ready"))
         notes = [] if planned.rolled.status == "True" else [Note(
             "Normal" if planned.step is not None else "Warning", planned.rolled.reason, planned.rolled.message)]
-        await self._reporter.report(
-            look.workload, {"replicas": wanted, "ready": ready}, conditions, notes if planned.step is not None else ())
+        await self._reporter.report(look.workload, {"replicas": wanted, "ready": ready}, conditions, [
+            *(notes if planned.step is not None else ()), *(() if look.volumes is None else look.volumes.notes)])
 
 
 def _unready(look: _Look, now: datetime) -> str:

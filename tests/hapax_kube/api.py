@@ -207,11 +207,13 @@ class KubeApi:
                         f"the API server does not serve: {error}\n{self.log('kube-apiserver')[-3000:]}") from None
             time.sleep(_LOOK_EVERY_S)
 
-    def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """The decoded answer. Raises ApiError, or OSError if the server does not answer."""
+    def call(
+        self, method: str, path: str, body: Any = None, kind: str = "application/json", token: str = ""
+    ) -> Any:
+        """The decoded answer. `token`: another one than the administrator's. Raises ApiError, or OSError if the server does not answer."""
         request = urllib.request.Request(
             self.server + path, None if body is None else json.dumps(body).encode(), method=method,
-            headers={"Authorization": f"Bearer {self._tokens['admin']}", "Content-Type": kind})
+            headers={"Authorization": f"Bearer {token or self._tokens['admin']}", "Content-Type": kind})
         try:
             with urllib.request.urlopen(request, context=self._tls, timeout=20) as response:
                 answer = response.read()

@@ -100,17 +100,19 @@ def test_only_the_operator_and_the_keeper_have_a_token_and_the_operator_s_rights
                for verb in rule["verbs"]}
     assert not {each for each in granted if "*" in each}
     assert {verb for group, _, verb in granted if group == "hapax.dev"} == {"get", "list", "watch", "patch"}
-    assert {group for group, _, _ in granted} == {"hapax.dev", "events.k8s.io", "apiextensions.k8s.io"}
+    assert {group for group, _, _ in granted} == {
+        "hapax.dev", "events.k8s.io", "apiextensions.k8s.io", "storage.k8s.io"}
     for rule in of(objects, "Role", "demo-hapax-brokers")["rules"]:
         named = set(rule.get("resourceNames", ["?"])) <= {"demo-hapax-broker", "demo-hapax-coordinator"}
         assert named or (rule["resources"], rule["verbs"]) in (
             (["brokerpools"], ["create"]), (["workloads"], ["create"]), (["events"], ["create", "get", "patch"]),
-            # An admission policy leaves it those of brokers and coordinators.
-            (["pods"], ["list", "delete"]))
+            # Admission policies leave it those of brokers and coordinators, and the sizes of brokers' claims.
+            (["pods"], ["list", "delete"]), (["persistentvolumeclaims"], ["list", "patch"]))
         assert rule["resources"] != ["statefulsets"] or "patch" not in rule["verbs"]
     narrow = render('operator.watchNamespaces=["team-a"]')
     cluster_wide = of(narrow, "ClusterRole", "prod.demo-hapax-operator")["rules"]
-    assert [rule["resources"] for rule in cluster_wide] == [["customresourcedefinitions"], ["brokerpools"]]
+    assert [rule["resources"] for rule in cluster_wide] == [
+        ["customresourcedefinitions"], ["brokerpools"], ["storageclasses"]]
     assert of(narrow, "Role", "prod.demo-hapax-operator")["metadata"]["namespace"] == "team-a"
     secrets = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create", "patch", "delete"]}
     assert of(objects, "Role", "prod.demo-hapax-operator-users")["rules"] == [secrets], "none are listed or watched"
@@ -130,7 +132,8 @@ def test_only_the_operator_and_the_keeper_have_a_token_and_the_operator_s_rights
 
 def test_the_keeper_of_etcd_may_change_etcd_alone(render: Render) -> None:
     for rule in of(render(), "Role", "demo-hapax-etcd-keeper")["rules"]:
-        named = {each.rpartition("-etcd")[0] for each in rule.get("resourceNames", ())} == {"demo-hapax"}
+        named = {each.removeprefix("data-").rpartition("-etcd")[0] for each in rule.get("resourceNames", ())} == {
+            "demo-hapax"}
         counted = {"get", "patch"} if rule["resources"] == ["events"] else set()
         assert named or set(rule["verbs"]) <= {"create", "list"} | counted, rule
         assert "secrets" not in rule["resources"]
@@ -148,9 +151,10 @@ def test_a_change_of_size_changes_no_pod_of_etcd(render: Render) -> None:
     one, three = (of(render(f"etcd.replicas={size}"), "StatefulSet", "demo-hapax-etcd") for size in (1, 3))
     assert one["spec"].pop("replicas") == 1 and three["spec"].pop("replicas") == 3
     assert one["spec"] == three["spec"], "members would restart, and be told of another cluster"
-    assert three["metadata"]["annotations"] == {"hapax.dev/replicas": "3", "hapax.dev/members": "3"}
+    size = {"hapax.dev/volume-size": "4Gi"}
+    assert three["metadata"]["annotations"] == {"hapax.dev/replicas": "3", "hapax.dev/members": "3", **size}
     fewer = of(render("etcd.members=1"), "StatefulSet", "demo-hapax-etcd")["metadata"]["annotations"]
-    assert fewer == {"hapax.dev/replicas": "3", "hapax.dev/members": "1"}
+    assert fewer == {"hapax.dev/replicas": "3", "hapax.dev/members": "1", **size}
 
 
 def policy(objects: list[dict[str, Any]]) -> NamespacePolicy:

@@ -127,6 +127,24 @@ podAntiAffinity:
 {{- end -}}
 
 {{/*
+The size in a StatefulSet's claim templates, of name and storage (values). Templates cannot be changed, so one that is
+there keeps its size; the annotation hapax.dev/volume-size has the wanted one, to which claims are expanded. Without a
+Kubernetes cluster to look at (helm template), it is storage.templateSize, or the wanted one.
+*/}}
+{{- define "hapax.templateSize" -}}
+{{- $size := default .storage.size .storage.templateSize -}}
+{{- if not .storage.templateSize -}}
+{{- $live := lookup "apps/v1" "StatefulSet" .root.Release.Namespace .name -}}
+{{- range dig "spec" "volumeClaimTemplates" list ($live | default dict) -}}
+{{- if eq .metadata.name "data" -}}
+{{- $size = .spec.resources.requests.storage -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{ $size }}
+{{- end -}}
+
+{{/*
 A role's workload. The argument is a dict of root, role, values, module, first, claims (names of the volumes that it stores data on) and kafka
 (whether Kafka clients connect). Roles with fixed node ids are a StatefulSet, whose ordinals start at the role's first node
 id, so that a pod's index is its node id. The others are a Deployment: its pods are replaced elsewhere when their machine
@@ -147,7 +165,10 @@ metadata:
   {{- if .claims }}
   # A broker may be removed only when it holds no replica, so the operator sets the number, never this manifest. A
   # BrokerPool of this name has the wanted number, and follows this value when it changes.
-  annotations: {hapax.dev/replicas: {{ .values.replicas | quote }}, hapax.dev/security: {{ $root.Values.security.enabled | quote }}}
+  annotations:
+    hapax.dev/replicas: {{ .values.replicas | quote }}
+    hapax.dev/security: {{ $root.Values.security.enabled | quote }}
+    hapax.dev/volume-size: {{ .values.storage.size | quote }}
 spec:
   {{- else }}
 spec:
@@ -179,7 +200,7 @@ spec:
         {{- with .values.storage.className }}
         storageClassName: {{ . }}
         {{- end }}
-        resources: {requests: {storage: {{ .values.storage.size }}}}
+        resources: {requests: {storage: {{ include "hapax.templateSize" (dict "root" $root "name" $name "storage" .values.storage) }}}}
   {{- end }}
   template:
     {{- $pod := merge (dict "of" "hapax.rolePod" "apart" true "spread" true) . }}

@@ -1,0 +1,50 @@
+"""Bugs by which volumes do not grow, or pods restart for it more often than once. Paths lead from services/hapax to the
+operator."""
+
+from __future__ import annotations
+
+from hapax_mutants.mutant import Mutant, unit
+
+PLAN = unit("operator/test_plan_volumes.py")
+KEEPER = unit("operator/test_volumes.py")
+VOLUMES = "../../operator/hapax_operator/plan_volumes.py"
+PAGE = "docs/kubernetes.md"
+
+MUTANTS = (
+    Mutant(
+        "a pod is restarted for a file system again and again", PAGE, VOLUMES,
+        " and seen.pods[each.ordinal] <= each.waits_since)",
+        ")",
+        (PLAN, KEEPER),
+    ),
+    Mutant(
+        "a volume is asked to shrink", PAGE, VOLUMES,
+        "    return [each for each in small if each.failed and asked[each.uid] > wanted]\n",
+        "    return [each for each in small if asked[each.uid] > wanted]\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "a class that allows no expansion is not told", PAGE, VOLUMES,
+        "    if fixed:\n",
+        "    if False:\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "what was refused is asked for at every look", PAGE, VOLUMES,
+        "now.timestamp() * 1000 < known.at_ms + AGAIN_S * 1000:",
+        "False:",
+        (PLAN,),
+    ),
+    Mutant(
+        "a pause does not stop the growth of volumes", PAGE, VOLUMES,
+        "        steps, restart = [], frozenset()\n",
+        "        pass\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "a claim is changed by what was read before", PAGE, "../../operator/hapax_operator/volumes.py",
+        '                    "metadata": {"uid": step.uid, "resourceVersion": step.version},\n',
+        '                    "metadata": {},\n',
+        (KEEPER,),
+    ),
+)
