@@ -137,10 +137,8 @@ def plan_volumes(seen: VolumesSeen, now: datetime) -> VolumesPlan:
     restart = frozenset(
         each.ordinal for each in seen.claims if each.waits_since is not None and each.ordinal in seen.pods
         and (now - each.waits_since).total_seconds() >= PATIENCE_S and seen.pods[each.ordinal] <= each.waits_since)
-    if seen.paused:
-        if small or restart:
-            return _waits("Paused", f"the annotation hapax.dev/pause is set; {_names(small)} shall have {seen.wanted}")
-        steps, restart = [], frozenset()
+    if seen.paused and (steps or restart):
+        return _waits("Paused", f"the annotation hapax.dev/pause is set; {_names(small)} shall have {seen.wanted}")
     if steps:
         message = f"{_names(steps)}: {len(steps)} of {len(seen.claims)} volumes are expanded to {seen.wanted}"
         return VolumesPlan(tuple(steps), restart, Condition(_TYPE, "False", "Expanding", message), (

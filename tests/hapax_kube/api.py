@@ -210,7 +210,8 @@ class KubeApi:
     def call(
         self, method: str, path: str, body: Any = None, kind: str = "application/json", token: str = ""
     ) -> Any:
-        """The decoded answer. `token`: another one than the administrator's. Raises ApiError, or OSError if the server does not answer."""
+        """The decoded answer. `token`: another one than the administrator's. Raises ApiError, or OSError if the server
+        does not answer."""
         request = urllib.request.Request(
             self.server + path, None if body is None else json.dumps(body).encode(), method=method,
             headers={"Authorization": f"Bearer {token or self._tokens['admin']}", "Content-Type": kind})

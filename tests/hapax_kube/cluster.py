@@ -128,11 +128,12 @@ class KubeCluster:
         return {str(path.relative_to(self.folder)): path.read_text(errors="replace")[-3000:] for path in sorted(found)}
 
     def _make_volumes(self) -> None:
-        """Creates volumes that every node reaches, like network volumes. Each is bound once and not reused."""
+        """Creates volumes that every node reaches, like network volumes. Each is bound once and not reused. Most have
+        1 GiB; nothing expands them by itself."""
         items: list[Any] = [{
             "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "kubernetes.io/no-provisioner",
             "metadata": {"name": "folder", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
-            "reclaimPolicy": "Retain",
+            "reclaimPolicy": "Retain", "allowVolumeExpansion": True,
         }]  # fmt: skip
         for number in range(_VOLUMES):
             path = self.folder / "volumes" / f"{number}"
@@ -140,7 +141,7 @@ class KubeCluster:
             path.chmod(0o777)  # pods run as users without privileges
             items.append({
                 "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": f"folder-{number}"}, "spec": {
-                    "capacity": {"storage": "100Gi"}, "storageClassName": "folder",
+                    "capacity": {"storage": "1Gi" if number % 5 else "100Gi"}, "storageClassName": "folder",
                     "accessModes": ["ReadWriteOnce", "ReadWriteMany"], "hostPath": {"path": str(path)},
                     "persistentVolumeReclaimPolicy": "Retain",
                 },

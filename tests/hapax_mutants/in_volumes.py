@@ -37,8 +37,8 @@ MUTANTS = (
     ),
     Mutant(
         "a pause does not stop the growth of volumes", PAGE, VOLUMES,
-        "        steps, restart = [], frozenset()\n",
-        "        pass\n",
+        "    if seen.paused and (steps or restart):\n",
+        "    if False:\n",
         (PLAN,),
     ),
     Mutant(

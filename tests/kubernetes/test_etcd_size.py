@@ -33,8 +33,8 @@ from integration.etcd_process import dies_with_parent
 from integration.waiting import wait_until
 
 NAME = "demo-hapax-etcd"
-KINDS = ("ServiceAccount", "Role", "RoleBinding", "ConfigMap", "ValidatingAdmissionPolicy",
-         "ValidatingAdmissionPolicyBinding")
+KINDS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ConfigMap",
+         "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 _networks = itertools.count(1)
 
 pytestmark = pytest.mark.timeout(300)
@@ -424,3 +424,29 @@ def leading(release: Release) -> int:
         if found.leader == found.header.member_id:
             return ordinal
     raise AssertionError("there is no leader")
+
+
+def test_volumes_grow(release: Release) -> None:
+    """With the keeper's rights alone. The test does what the storage's driver would."""
+    storage = f"{release.namespace.name}-grows"
+    release.api.create("/apis/storage.k8s.io/v1/storageclasses", {
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": storage},
+        "provisioner": "tests.hapax.dev/none", "allowVolumeExpansion": True})
+    try:
+        given = ("etcd.replicas=1", f'etcd.storage.className="{storage}"', 'etcd.storage.templateSize="4Gi"')
+        release.install(*given)
+        release.whole(1)
+        claim = f"/api/v1/namespaces/{release.namespace.name}/persistentvolumeclaims/data-{NAME}-0"
+
+        def report(size: str) -> None:
+            release.api.patch(f"{claim}/status", {"status": {"phase": "Bound", "capacity": {"storage": size}}})
+
+        report("4Gi")
+        assert release.apply(*given, 'etcd.storage.size="8Gi"').returncode == 0
+        release.until(lambda: bool(release.api.get(claim)["spec"]["resources"]["requests"]["storage"] == "8Gi"),
+                      f"request: {release.condition('VolumesGrown')}")
+        assert release.condition("VolumesGrown") == ("False", "Expanding")
+        report("8Gi")
+        release.until(lambda: release.condition("VolumesGrown") == ("True", "AsDescribed"), "condition")
+    finally:
+        release.api.delete(f"/apis/storage.k8s.io/v1/storageclasses/{storage}")
