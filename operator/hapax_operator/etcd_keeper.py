@@ -86,7 +86,7 @@ from hapax_operator.plan_etcd_care import (
 from hapax_operator.plan_etcd_care import HandOver as Yield
 from hapax_operator.plan_roll import DeletePod, HandOver, Idleness, RollSeen, described, ordinals_of, plan_roll
 from hapax_operator.plan_roll import pods_of as roll_pods
-from hapax_operator.plan_volumes import VolumesPlan
+from hapax_operator.plan_volumes import VolumesPlan, size_of
 from hapax_operator.status import StatusWriter
 from hapax_operator.volumes import VolumeKeeper
 from hapax_operator.workloads import Reporter, WorkloadResource, workload_for
@@ -413,6 +413,7 @@ class EtcdKeeper:
             "replicas": seen.replicas, "ready": sum(each.ready for each in seen.pods.values()),
             "members": max((each.ordinal + 1 for each in seen.members), default=0),
             "voters": sum(not each.learner for each in seen.members),
+            "volumeSize": size_of(found.stateful_set),
         }, conditions, [*(notes if planned.step is not None or planned.ready.reason in _SERIOUS else ()), *more])
 
     def _measure(self, found: Look, planned: Plan, care: CareSeen, cared: CarePlan) -> None:

@@ -186,6 +186,12 @@ def _names(of: Iterable[ClaimSeen | SetSize]) -> str:
 # --- bodies -------------------------------------------------------------------------------------------------------
 
 
+def size_of(stateful_set: Mapping[str, Any]) -> str | None:
+    """The wanted size of each claim; None: the chart does not state one."""
+    found = (stateful_set["metadata"].get("annotations") or {}).get(VOLUME_SIZE)
+    return None if found is None else str(found)
+
+
 def claims_of(
     stateful_set: Mapping[str, Any], ordinals: Iterable[int], claims: Iterable[Mapping[str, Any]],
     expandable: Mapping[str, bool | None],

@@ -31,7 +31,7 @@ from hapax_operator.plan_roll import (
     plan_roll,
     pods_of,
 )
-from hapax_operator.plan_volumes import VolumesPlan
+from hapax_operator.plan_volumes import VolumesPlan, size_of
 from hapax_operator.status import StatusWriter
 from hapax_operator.volumes import VolumeKeeper
 from hapax_operator.workloads import Reporter, WorkloadResource, workload_for
@@ -183,7 +183,8 @@ class RollKeeper:
             else Condition("Ready", "False", "PodsNotReady", f"{ready} of {wanted} pods are ready"))
         notes = [] if planned.rolled.status == "True" else [Note(
             "Normal" if planned.step is not None else "Warning", planned.rolled.reason, planned.rolled.message)]
-        await self._reporter.report(look.workload, {"replicas": wanted, "ready": ready}, conditions, [
+        fields = {"replicas": wanted, "ready": ready, "volumeSize": size_of(look.stateful_set)}
+        await self._reporter.report(look.workload, fields, conditions, [
             *(notes if planned.step is not None else ()), *(() if look.volumes is None else look.volumes.notes)])
 
 

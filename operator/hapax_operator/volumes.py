@@ -15,13 +15,13 @@ from hapax.runtime.ports import Clock
 from hapax_operator.api import KubeApi, KubeRefused
 from hapax_operator.conditions import Condition
 from hapax_operator.plan_volumes import (
-    VOLUME_SIZE,
     ClaimSeen,
     Refusal,
     VolumesPlan,
     VolumesSeen,
     claims_of,
     plan_volumes,
+    size_of,
 )
 
 log = telemetry.logger("volumes")
@@ -51,7 +51,7 @@ class VolumeKeeper:
         """By `pods` as they are now, and claims as they were up to 30 s ago. None: the chart does not state a size.
         Raises KubeUnavailable, KubeRefused."""
         metadata = stateful_set["metadata"]
-        wanted = (metadata.get("annotations") or {}).get(VOLUME_SIZE)
+        wanted = size_of(stateful_set)
         if wanted is None:
             return None
         try:

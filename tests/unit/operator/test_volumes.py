@@ -43,6 +43,7 @@ class Api:
         self.refuses = False
         self.shown: dict[str, Mapping[str, Any]] = {}
         self.reads = 0
+        self.size: str | None = None
 
     async def read(self, path: str) -> Mapping[str, Any]:
         if "storageclasses" in path:
@@ -72,6 +73,7 @@ class Api:
 
     async def put_status(self, meta: Any, status: Mapping[str, Any]) -> None:
         self.shown = {each["type"]: each for each in status["conditions"]}
+        self.size = status.get("volumeSize")
 
     async def record(self, *_: Any) -> None: ...
 
@@ -100,6 +102,7 @@ async def test_claims_are_expanded_by_the_version_that_was_read() -> None:
         "metadata": {"uid": "c1", "resourceVersion": "1"},
         "spec": {"resources": {"requests": {"storage": "40Gi"}}}}
     assert api.shown["VolumesGrown"]["reason"] == "Expanding"
+    assert api.size == "40Gi", "what waits for the condition knows which size it is about"
 
 
 async def test_pods_whose_file_systems_wait_are_restarted_one_at_a_time_and_once() -> None:
