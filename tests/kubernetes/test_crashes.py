@@ -36,7 +36,7 @@ from hapax.runtime.etcd import EtcdStore
 from hapax.runtime.network import TcpNetwork
 from hapax.runtime.rpc import RpcIdentity
 from hapax_kube.kubelet import Kubelet
-from hapax_kube.operator import Namespace
+from hapax_kube.operator import ADOPT, Namespace
 from hapax_operator.access_file import AccessFile, Listeners
 from hapax_operator.api import KubeApi, login
 from hapax_operator.apply import PolicyWriter
@@ -308,7 +308,7 @@ async def run_through(world: World, kubelet: Kubelet, ends_after: int) -> list[s
         return [each for each in kubelet.begun if each.startswith(name)]
 
     spark = {"image": "none", "job": "jobs.one", "checkpoint": {"ephemeral": True}, "backOff": {"firstSeconds": 1}}
-    await asyncio.to_thread(lambda: namespace.producer(name, transactionalId=name, spark=spark))
+    await asyncio.to_thread(lambda: namespace.producer(name, annotations=ADOPT, transactionalId=name, spark=spark))
     async with Identities({"bootstrap.servers": world.hapax.bootstrap}) as identities:
         await identities.ensure(name)
     await until(lambda: runs(1))
