@@ -199,8 +199,9 @@ def test_a_bad_revision_takes_one_pod_and_its_repair_comes_through(release: Rele
     release.bad.add("bad")
     release.revise(NAME, "bad")
     release.until(lambda: "bad" in release.revisions(NAME).values(), "first new pod")
-    release.until(lambda: release.rolled()[1] == "PodNotReady", "what it waits for")
-    assert f"{NAME}-2, which is not ready with the new revision" in release.rolled()[2]
+    told = f"{NAME}-2, which is not ready with the new revision"
+    release.until(
+        lambda: release.rolled()[1] == "PodNotReady" and told in release.rolled()[2], f"what it waits for: {told}")
     release.stays(6)
     assert sorted(release.revisions(NAME).values()) == ["bad", "first", "first"]
     release.revise(NAME, "good")
