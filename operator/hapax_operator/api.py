@@ -37,6 +37,7 @@ _ACCEPTED: Final = "application/json, */*;q=0.1"
 """The API server's keys for tokens are of a type of their own, and refused to who wants JSON alone."""
 _MERGE: Final = "application/merge-patch+json"
 _JSON_PATCH: Final = "application/json-patch+json"
+_METADATA: Final = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 _OUTLINE: Final = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 
 
@@ -104,6 +105,17 @@ class KubeApi:
                 return None
             raise
         return found
+
+    async def metadata(self, path: str) -> Mapping[str, Any] | None:
+        """The metadata of any object; None if the object does not exist."""
+        try:
+            found: Mapping[str, Any] = await self._call("GET", path, accept=_METADATA)
+        except KubeRefused as refused:
+            if refused.code == 404:
+                return None
+            raise
+        metadata: Mapping[str, Any] = found["metadata"]
+        return metadata
 
     async def create(self, path: str, body: Mapping[str, Any]) -> None:
         """Creates an object. An existing object of the same name is not an error, and is not changed."""

@@ -21,6 +21,7 @@ from hapax_operator.plan_roll import (
     not_in_sync,
     plan_roll,
     pods_of,
+    refused,
 )
 
 
