@@ -1,5 +1,5 @@
-"""Racks on machines with zones: each broker has its machine's, consumers read in theirs, and a broker that moves has the
-other machine's."""
+"""Racks on machines with zones: each broker has its machine's, consumers read in theirs, and a broker that moves
+has the other machine's."""
 
 from __future__ import annotations
 
