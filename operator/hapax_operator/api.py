@@ -37,6 +37,7 @@ _ACCEPTED: Final = "application/json, */*;q=0.1"
 """The API server's keys for tokens are of a type of their own, and refused to who wants JSON alone."""
 _MERGE: Final = "application/merge-patch+json"
 _JSON_PATCH: Final = "application/json-patch+json"
+_METADATA: Final = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 _OUTLINE: Final = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 
 
@@ -104,6 +105,17 @@ class KubeApi:
                 return None
             raise
         return found
+
+    async def metadata(self, path: str) -> Mapping[str, Any] | None:
+        """The metadata of any object; None if the object does not exist."""
+        try:
+            found: Mapping[str, Any] = await self._call("GET", path, accept=_METADATA)
+        except KubeRefused as refused:
+            if refused.code == 404:
+                return None
+            raise
+        metadata: Mapping[str, Any] = found["metadata"]
+        return metadata
 
     async def create(self, path: str, body: Mapping[str, Any]) -> None:
         """Creates an object. An existing object of the same name is not an error, and is not changed."""
@@ -177,6 +189,19 @@ class KubeApi:
             if refused.code not in (404, 409):
                 raise
 
+    async def evict(self, namespace: str, pod: str, uid: str) -> str:
+        """Deletes the pod of this uid if its PodDisruptionBudget permits that. Returns why not; empty: it ends, or is
+        gone. Raises KubeUnavailable, KubeRefused."""
+        status, text = await self._answer("POST", f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction", {
+            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}}})
+        if status in (404, 409):
+            return ""
+        if status in (429, 500) and (why := _budget(text)):
+            return why
+        _check(status, text)
+        return ""
+
     async def lift_gate(self, path: str, uid: str, gate: str) -> bool:
         """Removes the first scheduling gate of a pod. False: the pod of this uid is gone, or has no such gate."""
         return await self._changed("PATCH", path, [
@@ -240,17 +265,22 @@ class KubeApi:
     async def _call(
         self, method: str, path: str, body: Any = None, kind: str = _JSON, accept: str = _ACCEPTED
     ) -> Any:
-        limit = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-        try:
-            response = await self._send(method, path, limit, body, kind, accept)
-            text = await response.text()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise KubeUnavailable(f"the API server does not answer: {error!r}") from error
-        _check(response.status, text)
+        status, text = await self._answer(method, path, body, kind, accept)
+        _check(status, text)
         try:
             return json.loads(text)
         except ValueError as error:
             raise KubeUnavailable(f"the API server's answer is not its own: {text[:200]}") from error
+
+    async def _answer(
+        self, method: str, path: str, body: Any = None, kind: str = _JSON, accept: str = _ACCEPTED
+    ) -> tuple[int, str]:
+        """Status and text. Raises KubeUnavailable."""
+        try:
+            response = await self._send(method, path, aiohttp.ClientTimeout(total=_TIMEOUT_S), body, kind, accept)
+            return response.status, await response.text()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise KubeUnavailable(f"the API server does not answer: {error!r}") from error
 
     async def _send(
         self, method: str, path: str, limit: aiohttp.ClientTimeout, body: Any = None, kind: str = _JSON,
@@ -276,6 +306,21 @@ def _check(status: int, text: str) -> None:
         raise KubeUnavailable(f"the API server answered {status}: {text[:200]}")
     if status >= 400:
         raise KubeRefused(status, _reason(text))
+
+
+def _budget(text: str) -> str:
+    """What a PodDisruptionBudget has against an eviction; empty: this is the answer to something else, such as too many
+    requests. That a pod has several budgets is an error of its own: none of its evictions is ever permitted."""
+    try:
+        answer = json.loads(text)
+        message = str(answer["message"])
+        causes = [str(each.get("message", "")) for each in (answer.get("details") or {}).get("causes") or ()
+                  if each.get("reason") == "DisruptionBudget"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ""
+    if causes:
+        return causes[0] or message
+    return message if "PodDisruptionBudget" in message else ""
 
 
 def _reason(text: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from hapax.core.errors import Refusal
@@ -62,6 +63,8 @@ class BrokerReconciler:
         self._pools = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{POOLS}"
         self._workloads = f"/apis/apps/v1/namespaces/{namespace}/statefulsets"
         self._statuses = StatusWriter(api, clock, lambda ref, body: None)
+        self.rackless: Callable[[], Mapping[int, str]] | None = None
+        """Tells the brokers without a rack, as `RacksPlan.unknown`. None: racks are not asked for."""
         self._wake = asyncio.Event()
         self._busy = True
         """Whether brokers are being added or removed, so that changes of partitions wake it."""
@@ -125,7 +128,10 @@ class BrokerReconciler:
             if pool.meta.deleting or self._view.cluster is None:
                 return _LOOK_S
             stateful_set = seen_of(workload)
-            planned = plan(pool, stateful_set, brokers_seen(self._view))
+            seen = brokers_seen(self._view)
+            if self.rackless is not None:
+                seen = replace(seen, rackless=self.rackless())
+            planned = plan(pool, stateful_set, seen)
             if not current and (_removes_broker(planned, stateful_set) or _releases_volume(planned, pool)):
                 await self._catch_up()
                 current = True

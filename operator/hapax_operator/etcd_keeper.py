@@ -40,6 +40,7 @@ from hapax_operator.etcd_observe import (
     snapshots_of,
     wanted_of,
 )
+from hapax_operator.evictions import replaced
 from hapax_operator.metrics import (
     ETCD_ALARMS,
     ETCD_DATABASE,
@@ -84,7 +85,7 @@ from hapax_operator.plan_etcd_care import (
     plan_care,
 )
 from hapax_operator.plan_etcd_care import HandOver as Yield
-from hapax_operator.plan_roll import DeletePod, HandOver, Idleness, RollSeen, described, ordinals_of, plan_roll
+from hapax_operator.plan_roll import HandOver, Idleness, RollSeen, described, ordinals_of, plan_roll
 from hapax_operator.plan_roll import pods_of as roll_pods
 from hapax_operator.plan_volumes import VolumesPlan, size_of
 from hapax_operator.status import StatusWriter
@@ -176,6 +177,8 @@ class EtcdKeeper:
         rolled = plan_roll(self._roll_seen(planned, found, workload.paused, volumes))
         care_seen, alarms = await self._care_seen(planned, found, rolled.rolled.status == "True")
         cared = plan_care(self._spec.care, care_seen, self._now())
+        if planned.step is None and not workload.paused:
+            rolled = await replaced(self._api, self._spec.namespace, rolled)
         others = [*cared.conditions, rolled.rolled, *([] if volumes is None else [volumes.grown])]
         await self._tell(workload, found, planned, others, () if volumes is None else volumes.notes)
         self._measure(found, planned, care_seen, cared)
@@ -189,8 +192,9 @@ class EtcdKeeper:
             await self._take(planned.step, found)
             return 0.0 if isinstance(planned.step, Permit | Remember | NoteRemoved) else _SOON_S
         if rolled.step is not None:
-            log.info(rolled.rolled.message)
-            await self._roll(rolled.step, found)
+            if isinstance(rolled.step, HandOver):
+                log.info(rolled.rolled.message)
+                await self._hand_over(found)
             return _SOON_S
         if cared.step is not None:
             await self._care(cared.step, found, alarms)
@@ -388,14 +392,10 @@ class EtcdKeeper:
             self._idle.judged(pods, self._clock.now_ms()),
             "" if planned.settled else planned.ready.message, paused)
 
-    async def _roll(self, step: DeletePod | HandOver, found: Look) -> None:
-        match step:
-            case DeletePod(name, uid):
-                await self._api.end(f"/api/v1/namespaces/{self._spec.namespace}/pods/{name}", uid)
-            case HandOver():
-                voters = [each for each in found.seen.members if each.healthy and not each.learner]
-                leader, heir = (next(each for each in voters if each.leader is leads) for leads in (True, False))
-                await self._move(leader.id, heir.id, found)
+    async def _hand_over(self, found: Look) -> None:
+        voters = [each for each in found.seen.members if each.healthy and not each.learner]
+        leader, heir = (next(each for each in voters if each.leader is leads) for leads in (True, False))
+        await self._move(leader.id, heir.id, found)
 
     # --- tell
 

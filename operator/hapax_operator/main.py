@@ -1,13 +1,14 @@
 """`python -m hapax_operator.main [--namespace NAME ...] [--brokers NAMESPACE/STATEFULSET]
 [--coordinators NAMESPACE/STATEFULSET] [--access FILE] [--client-config FILE] [--spark-account NAME]
-[--cluster NAMESPACE.NAME] [--config FILE] [--set name=value ...]`: one operator.
+[--cluster NAMESPACE.NAME] [--rack-label LABEL] [--config FILE] [--set name=value ...]`: one operator.
 
 Without `--namespace`, it reconciles all namespaces. It manages the number of brokers that `--brokers` names, and
 replaces the pods of both StatefulSets, which are in one namespace, when their description changes.
 `--access` says what namespaces may own and how clients reach the cluster (`access_file`); without it, every namespace
 may own everything. `--client-config` has settings of a client, by which the operator itself reaches the listeners for
 clients. `--spark-account` is the service account of Spark jobs that name none. `--cluster` is the cluster's name
-among several; without it, the operator acts on the resources of all. The other options are those of a controller.
+among several; without it, the operator acts on the resources of all. `--rack-label` is the nodes' label whose
+value is a broker's rack; without it, the operator looks for none. The other options are those of a controller.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from hapax_operator.spark_resource import DEFAULT_ACCOUNT
 def main(argv: Sequence[str]) -> int:
     rest = list(argv)
     namespaces, brokers = _taken(rest, "--namespace"), _taken(rest, "--brokers")
-    clusters = _taken(rest, "--cluster")
+    clusters, rack_labels = _taken(rest, "--cluster"), _taken(rest, "--rack-label")
     access = AccessFile()
     for path in _taken(rest, "--access")[-1:]:
         try:
@@ -40,7 +41,8 @@ def main(argv: Sequence[str]) -> int:
     coordinators = "".join(_taken(rest, "--coordinators")[-1:])
     return run(rest, "controller", partial(
         start, namespaces=namespaces, brokers="".join(brokers[-1:]), access=access, client_config=clients,
-        spark_account=account, coordinators=coordinators, cluster="".join(clusters[-1:])))
+        spark_account=account, coordinators=coordinators, cluster="".join(clusters[-1:]),
+        rack_label="".join(rack_labels[-1:])))
 
 
 def _taken(words: list[str], option: str) -> list[str]:

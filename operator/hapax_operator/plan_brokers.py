@@ -24,6 +24,7 @@ from hapax.core.cluster.moves import ImpossiblePlan, Partitions, Targets, drain,
 from hapax.core.cluster.placement import Site
 from hapax.core.types import NodeId, TopicPartition
 from hapax_operator.conditions import Condition, Note
+from hapax_operator.plan_racks import racks_condition
 from hapax_operator.resources import ON_SCALE_UP, PoolResource
 
 DRAINED_BY: Final = "BrokerPool"
@@ -58,6 +59,10 @@ class BrokersSeen:
     fit: Mapping[int, str] = field(default_factory=dict)
     """Live broker that reports itself as fit -> its rack."""
     live: frozenset[int] = frozenset()
+    racks: Mapping[int, str] = field(default_factory=dict)
+    """Live broker -> the rack that it has told."""
+    rackless: Mapping[int, str] | None = None
+    """As `plan_racks.RacksPlan.unknown`; None: racks are not asked for."""
     draining: frozenset[int] = frozenset()
     drained_by_pool: frozenset[int] = frozenset()
     """Those of them that a BrokerPool drains, this one or one that is gone."""
@@ -125,6 +130,8 @@ def plan(pool: PoolResource, workload: StatefulSetSeen, seen: BrokersSeen) -> Po
     }
     status["volumesKeptOf"], more = _volumes(pool, workload, seen)
     more += _drained_by_others(seen.draining - drained - {*leaving})
+    if seen.rackless is not None:
+        more += (racks_condition(seen.rackless, seen.racks),)
     if pool.meta.paused:
         state = Condition("Ready", "Unknown", "Paused", "the annotation hapax.dev/pause is set, so nothing is changed")
         paused = Condition("Paused", "True", "Annotated", state.message)

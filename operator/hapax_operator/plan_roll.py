@@ -2,6 +2,9 @@
 
 The StatefulSet's own update does not look beyond it: with `podManagementPolicy: Parallel` it may replace a pod while
 another one is down. So its strategy is `OnDelete`, and this says which pod is deleted next, or what that waits for.
+A pod that takes a part is deleted by an eviction. So PodDisruptionBudgets count, those of others too, and a drain of a
+machine that evicts another pod at the same moment comes before or after. A pod that takes no part is nothing that a
+budget counts as there, and its deletion disrupts nothing; its budget would keep two such pods from being repaired.
 
 1. A pod that serves is replaced only while every pod is there and ready, no other change is in progress, and the
    cluster is in sync: the rest must be able to go on without it.
@@ -77,6 +80,8 @@ class RollSeen:
 class DeletePod(NamedTuple):
     name: str
     uid: str
+    evict: bool = True
+    """Only if the PodDisruptionBudgets permit it."""
 
 
 class HandOver(NamedTuple):
@@ -110,7 +115,8 @@ def plan_roll(seen: RollSeen) -> RollPlan:
         not each.serves or (alone and not each.needed))]
     if broken:
         first = min(broken, key=lambda each: each.ordinal)
-        return _rolls(DeletePod(first.name, first.uid), f"{first.name} is not ready and is replaced first; {left}")
+        step = DeletePod(first.name, first.uid, evict=first.serves)
+        return _rolls(step, f"{first.name} is not ready and is replaced first; {left}")
     if absent:
         return _waits("PodNotReady", f"pods {absent} are not there; {left}")
     if unready:
@@ -126,6 +132,13 @@ def plan_roll(seen: RollSeen) -> RollPlan:
     if following.leads and len(seen.pods) > 1:
         return _rolls(HandOver(following.name), f"{following.name} hands over the lead; {left}")
     return _rolls(DeletePod(following.name, following.uid), f"{following.name} is replaced; {left}")
+
+
+def refused(planned: RollPlan, why: str) -> RollPlan:
+    """The plan whose eviction is not permitted now."""
+    assert isinstance(planned.step, DeletePod)
+    left = planned.rolled.message.rpartition("; ")[2]
+    return _waits("EvictionRefused", f"{planned.step.name} may not be evicted now: {why}; {left}")
 
 
 def _waits(reason: str, message: str) -> RollPlan:

@@ -1,4 +1,4 @@
-"""Replaces the pods of brokers and coordinators when their StatefulSets change: observe, plan (`plan_roll`), and delete
+"""Replaces the pods of brokers and coordinators when their StatefulSets change: observe, plan (`plan_roll`), and evict
 at most one pod. A Workload has the condition Rolled, which says what is waited for. Claims of brokers are expanded
 (`volumes`), some of whose pods must be replaced for it.
 
@@ -18,8 +18,8 @@ from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Clock, MetadataStore, MetadataUnavailable, Randomness, Task
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.conditions import Condition, Note
+from hapax_operator.evictions import replaced
 from hapax_operator.plan_roll import (
-    DeletePod,
     Idleness,
     ReplicasSeen,
     RollPlan,
@@ -109,17 +109,14 @@ class RollKeeper:
             await self._catch_up()
             looks = await self._looks()
             plans = {each.of: self._planned(each, looks) for each in looks}
+        stepped = next((each.of for each in looks if plans[each.of].step is not None), None)
+        if stepped is not None:
+            plans[stepped] = await replaced(self._api, self._namespace, plans[stepped])
         for each in looks:
             await self._tell(each, plans[each.of])
         for each in looks:
             if each.volumes is not None:
                 await self._volumes[each.of].grow(self._namespace, each.volumes)
-        for each in looks:
-            step = plans[each.of].step
-            if isinstance(step, DeletePod):
-                log.info(plans[each.of].rolled.message)
-                await self._api.end(f"/api/v1/namespaces/{self._namespace}/pods/{step.name}", step.uid)
-                return _SOON_S
         return _LATER_S if all(planned.rolled.status == "True" for planned in plans.values()) else _SOON_S
 
     async def _looks(self) -> list[_Look]:

@@ -31,6 +31,7 @@ from hapax_operator.clusters import Clusters
 from hapax_operator.leadership import lead
 from hapax_operator.metrics import LEADING
 from hapax_operator.neighbours import first_look, keep_looking
+from hapax_operator.racks import RackKeeper
 from hapax_operator.reconciler import Reconciler
 from hapax_operator.resources import POOLS, USERS, Meta, Ref
 from hapax_operator.rolls import BROKER, COORDINATOR, Rolled, RollKeeper
@@ -52,8 +53,10 @@ class OperatorService:
         self, controller: ControllerService, ports: Ports, namespaces: Sequence[str], metrics: telemetry.Metrics,
         on_lost: Callable[[str], None], brokers: str, access: ClusterAccess,
         client: Mapping[str, str], spark_account: str, rolled: Sequence[Rolled] = (), least_in_sync: int = 1,
-        cluster: str = "",
+        cluster: str = "", rack_label: str = "",
     ) -> None:
+        self._rack_label = rack_label
+        self._racks: RackKeeper | None = None
         self._clusters = Clusters(cluster)
         self._looking: Task | None = None
         self._controller = controller
@@ -100,6 +103,8 @@ class OperatorService:
             await self._users.close()
         if self._pool is not None:
             await self._pool.close()
+        if self._racks is not None:
+            await self._racks.close()
         if self._rolls is not None:
             await self._rolls.close()
         if self._api is not None:
@@ -110,11 +115,12 @@ class OperatorService:
         view, registration = self._controller.view, self._controller.registration
         assert registration is not None
         leads = await lead(self._ports.metadata, view.keys.prefix, registration)
+        fences = (registration.fence(), leads)
         self._api = api = await self._logged_in()
         administration = Administration(view, self._ports.network)
         self._reconciler = reconciler = Reconciler(
             view, administration, api, self._ports.clock, self._ports.random, self._metrics,
-            PolicyWriter(self._ports.metadata, view, (registration.fence(), leads)), self._access.file.policy,
+            PolicyWriter(self._ports.metadata, view, fences), self._access.file.policy,
             self._client, self._spark_account, self._clusters)
         reconciler.start()
         self._users = users = UserReconciler(
@@ -125,10 +131,16 @@ class OperatorService:
         if self._brokers:
             namespace, _, name = self._brokers.partition("/")
             scopes.append(pool(namespace, name))
-            self._pool = BrokerReconciler(
+            self._pool = pool_keeper = BrokerReconciler(
                 view, administration, api, self._ports.clock, self._ports.random, namespace, name,
                 self._ports.metadata)
-            self._pool.start()
+            if self._rack_label:
+                self._racks = racks = RackKeeper(
+                    view, api, self._ports.random, self._ports.metadata, fences, namespace, name, self._rack_label,
+                    pool_keeper.wake)
+                pool_keeper.rackless = lambda: racks.unknown
+                racks.start()
+            pool_keeper.start()
         if self._rolled:
             self._rolls = RollKeeper(
                 view, api, self._ports.clock, self._ports.random, self._ports.metadata,
@@ -210,12 +222,13 @@ async def start(
     metrics: telemetry.Metrics | None = None, namespaces: Sequence[str] = (), brokers: str = "",
     access: AccessFile = _ONE_TENANT, client_config: str = "",
     spark_account: str = DEFAULT_ACCOUNT, coordinators: str = "", cluster: str = "",
+    rack_label: str = "",
 ) -> OperatorService:
     """Returns when the controller is a candidate. `brokers`: namespace/name of the StatefulSet whose `replicas` it
     sets, and whose pods it replaces; `coordinators`: another one of that namespace whose pods it replaces.
     `client_config`: a file of client settings. `spark_account`: of Spark jobs that name no service account. `cluster`:
-    as of `Clusters`. Raises SettingsError for that file, and the errors of
-    `hapax.controller.service.start`."""
+    as of `Clusters`. `rack_label`: that of the nodes whose value is the rack; empty: none is looked for. Raises
+    SettingsError for that file, and the errors of `hapax.controller.service.start`."""
     metrics = metrics or telemetry.Metrics()
     client = _read_client(client_config) if client_config else {}
     controller = await start_controller(
@@ -226,7 +239,7 @@ async def start(
         PrincipalRules(settings.ssl_principal_mapping_rules), brokers.partition("/")[0]), client, spark_account,
         [Rolled(each.partition("/")[2], role)
          for each, role in ((brokers, BROKER), (coordinators, COORDINATOR)) if each], settings.min_insync_replicas,
-        cluster)
+        cluster, rack_label)
     service.start()
     return service
 

@@ -22,7 +22,7 @@ from integration.etcd_process import dies_with_parent, free_ports
 
 _READY_S: Final = 90.0
 _LOOK_EVERY_S: Final = 0.1
-_CONTROLLERS: Final = "namespace-controller,garbage-collector-controller"
+_CONTROLLERS: Final = "namespace-controller,garbage-collector-controller,disruption-controller"
 MASTERS: Final = "system:masters"
 
 
@@ -80,10 +80,10 @@ class KubeApi:
         assert done.returncode == 0, done.stderr
         return self
 
-    def kubectl(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def kubectl(self, *words: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [self.binaries / "kubectl", f"--kubeconfig={self.kubeconfig}", *words], capture_output=True, text=True,
-            check=False, timeout=60)
+            [self.binaries / "kubectl", f"--kubeconfig={self.kubeconfig}", *words], input=text, capture_output=True,
+            text=True, check=False, timeout=60)
 
     def start_server(self) -> None:
         """Starts only the API server. Returns when it is ready."""

@@ -101,18 +101,20 @@ def test_only_the_operator_and_the_keeper_have_a_token_and_the_operator_s_rights
     assert not {each for each in granted if "*" in each}
     assert {verb for group, _, verb in granted if group == "hapax.dev"} == {"get", "list", "watch", "patch"}
     assert {group for group, _, _ in granted} == {
-        "hapax.dev", "events.k8s.io", "apiextensions.k8s.io", "storage.k8s.io"}
+        "", "hapax.dev", "events.k8s.io", "apiextensions.k8s.io", "storage.k8s.io"}
+    assert {each for each in granted if not each[0]} == {("", "nodes", "get")}, "for racks: none are listed or watched"
     for rule in of(objects, "Role", "demo-hapax-brokers")["rules"]:
         named = set(rule.get("resourceNames", ["?"])) <= {"demo-hapax-broker", "demo-hapax-coordinator"}
         assert named or (rule["resources"], rule["verbs"]) in (
             (["brokerpools"], ["create"]), (["workloads"], ["create"]), (["events"], ["create", "get", "patch"]),
             # Admission policies leave it those of brokers and coordinators, and the sizes of brokers' claims.
-            (["pods"], ["list", "delete"]), (["persistentvolumeclaims"], ["list", "patch"]))
+            (["pods/eviction"], ["create"]), (["pods"], ["list", "watch", "delete"]),
+            (["persistentvolumeclaims"], ["list", "patch"]))
         assert rule["resources"] != ["statefulsets"] or "patch" not in rule["verbs"]
     narrow = render('operator.watchNamespaces=["team-a"]')
     cluster_wide = of(narrow, "ClusterRole", "prod.demo-hapax-operator")["rules"]
     assert [rule["resources"] for rule in cluster_wide] == [
-        ["customresourcedefinitions"], ["brokerpools"], ["storageclasses"]]
+        ["customresourcedefinitions"], ["brokerpools"], ["storageclasses"], ["nodes"]]
     assert of(narrow, "Role", "prod.demo-hapax-operator")["metadata"]["namespace"] == "team-a"
     secrets = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create", "patch", "delete"]}
     assert of(objects, "Role", "prod.demo-hapax-operator-users")["rules"] == [secrets], "none are listed or watched"
@@ -128,6 +130,24 @@ def test_only_the_operator_and_the_keeper_have_a_token_and_the_operator_s_rights
     assert jobs["rules"] == [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch", "create", "patch", "delete"]},
         {"apiGroups": [""], "resources": ["secrets", "services"], "verbs": ["create"]}], "no Secret is read"
+
+
+def test_racks_come_from_the_nodes_label_that_the_values_name(render: Render) -> None:
+    def brokers(*values: str) -> tuple[Any, str, list[str], bool]:
+        objects = render(*values)
+        pod = of(objects, "StatefulSet", "demo-hapax-broker")["spec"]["template"]["spec"]
+        operator = of(objects, "Deployment", "demo-hapax-operator")["spec"]["template"]["spec"]["containers"][0]
+        rules = of(objects, "ClusterRole", "prod.demo-hapax-operator")["rules"]
+        words = operator["args"]
+        return (environment(pod).get("HAPAX_BROKER_MACHINE"), pod["topologySpreadConstraints"][0]["topologyKey"],
+                words[words.index("--rack-label"):][1:2] if "--rack-label" in words else [],
+                any("nodes" in rule["resources"] for rule in rules))
+
+    machine, zone = {"fieldRef": {"fieldPath": "spec.nodeName"}}, "topology.kubernetes.io/zone"
+    assert brokers() == (machine, zone, [zone], True)
+    assert brokers('broker.rack.topologyKey="example.com/row"') == (
+        machine, "example.com/row", ["example.com/row"], True)
+    assert brokers('broker.rack.topologyKey=""') == (None, zone, [], False)
 
 
 def test_the_keeper_of_etcd_may_change_etcd_alone(render: Render) -> None:
@@ -226,7 +246,7 @@ def test_a_pod_s_index_is_its_node_id_or_it_takes_a_free_one_and_its_settings_ar
         texts["HAPAX_NODE_ID"] = str(first)
     else:
         assert given["POD_IP"] == {"fieldRef": {"fieldPath": "status.podIP"}}
-    settings = load(environment={**texts, "HAPAX_BROKER_RACK": ""})
+    settings = load(environment=texts)
     assert (settings.node_id, settings.num_partitions, settings.drain_timeout_ms) == (first, 6, 7000)
     assert settings.node_id_generation_enable != numbered
     assert settings.rpc_advertised == (
@@ -266,7 +286,7 @@ def test_clients_inside_and_outside_are_told_addresses_of_their_own(
         name = f"demo-hapax-{role}-{node_id}"
         texts = {each: value.replace("$(POD_NAME)", name)
                  for each, value in environment(workload["spec"]["template"]["spec"]).items() if isinstance(value, str)}
-        settings = load(environment={**texts, "HAPAX_NODE_ID": str(node_id), "HAPAX_BROKER_RACK": ""})
+        settings = load(environment={**texts, "HAPAX_NODE_ID": str(node_id)})
         told = settings.advertised_kafka(settings.kafka_addresses)
         assert str(told["INTERNAL"]) == f"{name}.demo-hapax-{role}.prod.svc.cluster.local:9093"
         assert str(told["CLIENTS"]) == f"{name}.demo-hapax-{role}.prod.svc.cluster.local:{inside}"

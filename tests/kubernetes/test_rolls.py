@@ -7,6 +7,7 @@ revision that the StatefulSet shows, runs the brokers that they stand for, and r
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,8 +26,9 @@ from integration.waiting import wait_until
 
 NAME = "demo-hapax-broker"
 COORDINATOR = "demo-hapax-coordinator"
-KINDS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy",
-         "ValidatingAdmissionPolicyBinding")
+BUDGETS = "/apis/policy/v1/namespaces/{}/poddisruptionbudgets"
+KINDS = ("PodDisruptionBudget", "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding",
+         "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -123,16 +125,21 @@ class Release:
             volumes.append({"name": "data", "emptyDir": {}})
         self.api.create(f"{self._core}/pods", {
             "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": pod, "labels": {
-                **template["metadata"]["labels"], "controller-revision-hash": revision}},
+            "metadata": {
+                "name": pod, "labels": {**template["metadata"]["labels"], "controller-revision-hash": revision},
+                "ownerReferences": [{
+                    "apiVersion": "apps/v1", "kind": "StatefulSet", "name": workload["metadata"]["name"],
+                    "uid": workload["metadata"]["uid"], "controller": True}]},
             "spec": {**spec, "nodeName": "machine", "volumes": volumes}})
 
     def _report(self, body: dict[str, Any]) -> None:
         revision = body["metadata"]["labels"]["controller-revision-hash"]
         ready = revision not in self.bad and body["metadata"]["name"] not in self.down
         if _ready(body) != ready:
-            self.api.patch(f"{self._core}/pods/{body['metadata']['name']}/status", {"status": {"conditions": [{
-                "type": "Ready", "status": str(ready), "lastTransitionTime": "2026-01-01T00:00:00Z"}]}})
+            # A pending pod is evicted whatever the budgets say.
+            self.api.patch(f"{self._core}/pods/{body['metadata']['name']}/status", {"status": {
+                "phase": "Running", "conditions": [{
+                    "type": "Ready", "status": str(ready), "lastTransitionTime": "2026-01-01T00:00:00Z"}]}})
 
     def _gone(self, body: dict[str, Any]) -> None:
         with contextlib.suppress(ApiError):
@@ -224,6 +231,39 @@ def test_it_waits_for_replicas_in_sync_and_pauses_by_an_annotation(release: Rele
     release.until(lambda: release.namespace.condition("workloads", NAME, "Paused") == ("", ""), "end of the pause")
 
 
+def test_a_budget_that_permits_no_disruption_stops_the_roll_and_says_so(release: Release) -> None:
+    """Of a team that wants no change now, or has one beside the chart's."""
+    budgets = BUDGETS.format(release.namespace.name)
+    own = f"{budgets}/{NAME}"
+    spec = release.api.get(own)["spec"]
+    other = {"metadata": {"name": "freeze"}, "spec": {"maxUnavailable": 0, "selector": spec["selector"]}}
+    release.api.create(budgets, other)
+    release.revise(NAME, "second")
+    release.until(lambda: release.rolled()[1] == "EvictionRefused", f"condition: {release.rolled()}")
+    assert "more than one PodDisruptionBudget" in release.rolled()[2], release.rolled()
+    release.api.delete(own)
+    release.until(lambda: "freeze" in release.rolled()[2], f"the other budget's refusal: {release.rolled()}")
+    assert release.rolled()[1] == "EvictionRefused" and f"{NAME}-2 may not be evicted now" in release.rolled()[2]
+    release.stays(3)
+    release.api.delete(f"{budgets}/freeze")
+    release.until(lambda: set(release.revisions(NAME).values()) == {"second"}, "new pods")
+
+
+def test_pods_that_take_no_part_are_repaired_whatever_the_budget_permits(release: Release) -> None:
+    """With two of them, the chart's own budget permits no eviction."""
+    for broker in (1, 2):
+        release.hapax.kill(f"broker-{broker}")
+        release.down.add(f"{NAME}-{broker}")
+    budget = f"{BUDGETS.format(release.namespace.name)}/{NAME}"
+    release.until(
+        lambda: release.api.get(budget)["status"].get("disruptionsAllowed") == 0, "what the budget permits")
+    release.revise(NAME, "second")
+    release.until(lambda: f"{NAME}-1" in release.deleted, f"first repair: {release.rolled()}")
+    release.down.clear()
+    release.hapax.restart("broker-2")
+    release.until(lambda: set(release.revisions(NAME).values()) == {"second"}, "new pods")
+
+
 def test_the_operator_deletes_no_other_pods(release: Release) -> None:
     account = release.api.kubeconfig_of(release.namespace.name, "demo-hapax-operator")
     release.api.create(f"/api/v1/namespaces/{release.namespace.name}/pods", {
@@ -236,3 +276,13 @@ def test_the_operator_deletes_no_other_pods(release: Release) -> None:
 
     wait_until(lambda: "pods of brokers, coordinators and Spark alone" in asked("other"), "policy", 60, every_s=0.5)
     assert asked(f"{NAME}-0") == ""
+
+    def evicted(pod: str) -> str:
+        eviction = json.dumps({
+            "apiVersion": "policy/v1", "kind": "Eviction", "deleteOptions": {"dryRun": ["All"]},
+            "metadata": {"name": pod, "namespace": release.namespace.name}})
+        path = f"/api/v1/namespaces/{release.namespace.name}/pods/{pod}/eviction?dryRun=All"
+        return release.api.kubectl(f"--kubeconfig={account}", "create", "--raw", path, "-f", "-", text=eviction).stderr
+
+    assert "pods of brokers, coordinators and Spark alone" in evicted("other")
+    assert evicted(f"{NAME}-0") == ""

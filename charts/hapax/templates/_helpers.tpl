@@ -101,10 +101,10 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* Spreads the pods of a role over machines, if there are enough, and over zones. */}}
+{{/* Spreads the pods of a role over machines, if there are enough, and over zones, or the values of another label (zone). */}}
 {{- define "hapax.spread" -}}
 - maxSkew: 1
-  topologyKey: topology.kubernetes.io/zone
+  topologyKey: {{ default "topology.kubernetes.io/zone" .zone }}
   whenUnsatisfiable: ScheduleAnyway
   labelSelector: {matchLabels: {{ .labels }}}
 - maxSkew: 1
@@ -235,6 +235,10 @@ spec:
             {{- end }}
             - --cluster
             - {{ $root.Release.Namespace }}.{{ include "hapax.fullname" $root }}
+            {{- with $root.Values.broker.rack.topologyKey }}
+            - --rack-label
+            - {{ . | quote }}
+            {{- end }}
             - --spark-account
             - {{ include "hapax.fullname" $root }}-spark
             {{- if $secure }}
@@ -273,9 +277,9 @@ spec:
             - {name: HAPAX_PUBLIC_RPC_ADVERTISED, value: "$(POD_IP):9096"}
             {{- end }}
             {{- end }}
-            {{- if eq .role "broker" }}
-            - name: HAPAX_BROKER_RACK
-              valueFrom: {fieldRef: {fieldPath: "metadata.labels['topology.kubernetes.io/zone']"}}
+            {{- if and (eq .role "broker") .values.rack.topologyKey }}
+            # The operator finds the rack of this machine.
+            - {name: HAPAX_BROKER_MACHINE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
             {{- end }}
             - {name: HAPAX_RPC_LISTEN, value: "0.0.0.0:9094"}
             - {name: HAPAX_PUBLIC_RPC_LISTEN, value: "0.0.0.0:9096"}

@@ -97,7 +97,7 @@ that a StatefulSet adds), repository (the default name of the role's image), apa
 {{- if .apart }}{{ $affinity = include "hapax.apart" (dict "root" $root "labels" ($labels | toJson)) | fromYaml }}{{ end -}}
 {{- range $more := $given.affinities }}{{ $affinity = include "hapax.bothAffinities" (list $affinity $more) | fromJson }}{{ end -}}
 {{- $spread := list -}}
-{{- if .spread }}{{ $spread = include "hapax.spread" (dict "labels" ($labels | toJson)) | fromYamlArray }}{{ end -}}
+{{- if .spread }}{{ $spread = include "hapax.spread" (dict "labels" ($labels | toJson) "zone" (ternary $root.Values.broker.rack.topologyKey "" (eq .role "broker"))) | fromYamlArray }}{{ end -}}
 {{- with $given.topologySpreadConstraints -}}
 {{- $spread = list -}}
 {{- range . -}}

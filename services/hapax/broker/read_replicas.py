@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from hapax.broker.copying import Copying
+from hapax.broker.own_rack import OwnRack
 from hapax.broker.replica import Replica
 from hapax.core.cluster.failover import FIT
 from hapax.core.errors import ErrorCode, Refusal
@@ -37,9 +38,9 @@ class FoundReplicas(Protocol):
 
 
 class ReadReplicas:
-    def __init__(self, partitions: FoundReplicas, settings: Settings) -> None:
+    def __init__(self, partitions: FoundReplicas, settings: Settings, rack: OwnRack) -> None:
         self._partitions = partitions
-        self._rack = settings.broker_rack or ""
+        self._rack = rack
         self.find_leader: Callable[[str | bytes, int], Replica] = partitions.find
         self.enabled = settings.replica_selector_class == RACK_AWARE_SELECTOR
 
@@ -59,7 +60,7 @@ class ReadReplicas:
         """The node from which a consumer of that rack should read a partition that is led here, from `offset` on. -1 if
         it should read here."""
         replication = replica.replication
-        if not rack or not self.enabled or rack == self._rack or replication is None:
+        if not rack or not self.enabled or rack == self._rack.name or replication is None:
             return -1
         best, most = -1, offset - 1
         for node_id in replication.isr:

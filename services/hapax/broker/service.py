@@ -19,6 +19,7 @@ from hapax.broker.intact_since import write_intact_since
 from hapax.broker.kafka_api import DeletionService, OffsetService, ProducerService, ProduceService
 from hapax.broker.metrics import LOST_RECORDS, BrokerParts
 from hapax.broker.observing import Refusals, observe_broker
+from hapax.broker.own_rack import OwnRack
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.periodic_tasks import PeriodicTasks
 from hapax.broker.read_replicas import ReadReplicas
@@ -118,7 +119,8 @@ class BrokerService:
         self._metrics = metrics
         self._refusals = Refusals(metrics, self.partitions, self._incidents)
         self._lost_records = metrics.counter(LOST_RECORDS)
-        read_replicas = ReadReplicas(self.partitions, settings)
+        self.rack = OwnRack(view, settings)
+        read_replicas = ReadReplicas(self.partitions, settings, self.rack)
         self.followers = Followers(
             self.partitions, self._incidents,
             Throttle(
@@ -284,7 +286,7 @@ class BrokerService:
         record = NodeRecord(
             self.node_id, "broker", *advertised[1],
             calls.rpc_address, http_address,
-            rack=settings.broker_rack or "", identity=identity,
+            rack=self.rack.name, identity=identity,
             intact_since=RegistrationEpoch(self.partitions.intact_since),
             listeners=tuple((name, *address) for name, address in further), heeds_passed_over=True,
             public_rpc_address=calls.public_rpc_address, frames_address=calls.frames_address,
@@ -293,6 +295,7 @@ class BrokerService:
             ports.metadata, self.view.keys, record, random=ports.random, on_lost=self._on_lost,
             ttl_s=settings.broker_session_timeout_ms / 1000,
         )
+        self.rack.follow(self.registration)
         assert ports.disk is not None
         await write_intact_since(
             ports.disk, self.partitions.intact_since, self.registration.epoch, settings.durability)

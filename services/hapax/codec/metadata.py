@@ -1,4 +1,4 @@
-"""The cluster's metadata in etcd: key names, and each value as a frozen dataclass with its JSON form.
+"""The cluster's metadata in etcd: each value as a frozen dataclass with its JSON form. `metadata_keys` has the keys.
 
 Every value is one JSON object with `"v": 1`. A reader ignores fields it does not know and refuses a version
 that it does not know (rule 22). Byte strings (topic ids, sessions) are hex. Optional facts have a default in the
@@ -10,16 +10,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple, cast, get_args
-from urllib.parse import quote, unquote
+from typing import Any, Final, Literal, cast, get_args
 
+from hapax.codec.metadata_keys import SCRAM_MECHANISMS
+from hapax.codec.metadata_keys import KeyKind as KeyKind
+from hapax.codec.metadata_keys import Keys as Keys
+from hapax.codec.metadata_keys import ParsedKey as ParsedKey
+from hapax.codec.metadata_keys import ShardKind as ShardKind
 from hapax.core.access.bindings import Binding
 from hapax.core.access.principals import Principal
 from hapax.core.access.resources import Operation, Pattern, Permission, ResourceType
 from hapax.core.cluster.failover import PartitionState
 from hapax.core.producer.leases import Lease
 from hapax.core.quota.entities import Entity, entity_of
-from hapax.core.sasl.scram_keys import ScramCredential, ScramMechanism
+from hapax.core.sasl.scram_keys import ScramCredential
 from hapax.core.transaction.policy import TransactionPolicy
 from hapax.core.types import (
     NO_LEADER_EPOCH,
@@ -31,7 +35,6 @@ from hapax.core.types import (
     ProducerId,
     RegistrationEpoch,
     ShardEpoch,
-    ShardId,
     TopicId,
     TopicIdPartition,
 )
@@ -47,216 +50,10 @@ STANDING_STOPPING: Final = "stopping"
 """A `NodeRecord.standing`: the node is about to stop, and other nodes should not wait for it."""
 
 Role = Literal["broker", "coordinator", "pid", "controller"]
-ShardKind = Literal["txn", "group"]
-
-
-_SCRAM_MECHANISMS: Final = {each.sasl_name.lower(): each for each in ScramMechanism}
 
 
 class MetadataFormatError(ValueError):
     """A value in the store that this program does not understand."""
-
-
-# --- keys ---------------------------------------------------------------------------------------------------
-
-KeyKind = Literal[
-    "cluster", "node", "draining", "silent", "throttle", "topic", "deleted", "partition", "txn_shard", "group_shard",
-    "pid_next", "pid_lease", "policy", "group_config", "acl", "scram_credential", "scram_secret", "quota", "controller",
-    "unknown",
-]
-
-
-class ParsedKey(NamedTuple):
-    """What a key names. `name` is a topic, group, lease or user name, a policy's uid, or the whole key of an ACL or a
-    quota, `number` a node id, partition index, shard or SCRAM mechanism."""
-
-    kind: KeyKind
-    number: int = -1
-    name: str = ""
-    topic_id: TopicId = TopicId(b"")
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """The key names of one cluster: `/hapax/<cluster id>/...`."""
-
-    cluster_id: str
-
-    @property
-    def prefix(self) -> str:
-        """Ends with a slash, so that cluster `a` never sees the keys of cluster `ab`."""
-        return f"/hapax/{self.cluster_id}/"
-
-    @property
-    def cluster(self) -> str:
-        return self.prefix + "cluster"
-
-    @property
-    def controller(self) -> str:
-        return self.prefix + "controller"
-
-    @property
-    def pid_next(self) -> str:
-        return self.prefix + "pid/next"
-
-    @property
-    def pid_leases(self) -> str:
-        return self.prefix + "pid/leases/"
-
-    def pid_lease(self, name: str) -> str:
-        return self.pid_leases + quote(name, safe="")
-
-    @property
-    def nodes(self) -> str:
-        return self.prefix + "nodes/"
-
-    def node(self, node_id: NodeId) -> str:
-        return f"{self.nodes}{node_id}"
-
-    def draining(self, node_id: NodeId) -> str:
-        """Exists while a broker is being drained, whether the broker runs or not."""
-        return f"{self.prefix}draining/{node_id}"
-
-    def silent(self, node_id: NodeId) -> str:
-        """Exists while a registered node does not answer the controller."""
-        return f"{self.prefix}silent/{node_id}"
-
-    @property
-    def throttle(self) -> str:
-        return self.prefix + "throttle"
-
-    def topic(self, name: str) -> str:
-        return f"{self.prefix}topics/{name}"
-
-    def deleted(self, topic_id: TopicId) -> str:
-        return f"{self.prefix}deleted/{topic_id.hex()}"
-
-    def partition(self, topic_id: TopicId, index: PartitionIndex) -> str:
-        return f"{self.prefix}partitions/{topic_id.hex()}/{index}"
-
-    def shard(self, kind: ShardKind, shard: ShardId) -> str:
-        return f"{self.prefix}shards/{kind}/{shard}"
-
-    @property
-    def policies(self) -> str:
-        return self.prefix + "policies/"
-
-    def policy(self, uid: str) -> str:
-        return self.policies + quote(uid, safe="")
-
-    def group_config(self, group: str) -> str:
-        return f"{self.prefix}groups/{quote(group, safe='')}"
-
-    def acl(self, binding: Binding) -> str:
-        """One key per binding: it names everything that the binding says, so that equal ones are one."""
-        kind, name, pattern, principal, host, operation, permission = binding
-        return "/".join((
-            f"{self.prefix}acls", kind.name.lower(), pattern.name.lower(), quote(name, safe=""),
-            permission.name.lower(), operation.name.lower(), quote(principal, safe=""), quote(host, safe="")))
-
-    @property
-    def scram_secret(self) -> str:
-        return f"{self.prefix}scram/secret"
-
-    def scram_credential(self, mechanism: ScramMechanism, user: str) -> str:
-        return f"{self.prefix}scram/users/{mechanism.sasl_name.lower()}/{quote(user, safe='')}"
-
-    def quota(self, entity: Entity) -> str:
-        """`quotas/user/alice/client-id/<default>`: the types in the order of `Entity`, reversed."""
-        parts = [part for kind, name in reversed(entity)
-                 for part in (kind, _DEFAULT if name is None else quote(name, safe=""))]
-        return "/".join((f"{self.prefix}quotas", *parts))
-
-    def parse(self, key: str) -> ParsedKey:
-        """The inverse of all of the above; `unknown` for a key that none of them makes."""
-        try:
-            return self._parsed(key.removeprefix(self.prefix).split("/"), key)
-        except (ValueError, KeyError):
-            return ParsedKey("unknown", name=key)
-
-    def _parsed(self, parts: list[str], key: str) -> ParsedKey:
-        """Raises ValueError for a number, topic id or quoted name that these keys spell differently, KeyError for a
-        mechanism that this release does not know."""
-        match parts:
-            case ["cluster"]:
-                return ParsedKey("cluster")
-            case ["controller"]:
-                return ParsedKey("controller")
-            case ["nodes", number]:
-                return ParsedKey("node", _number(number))
-            case ["throttle"]:
-                return ParsedKey("throttle")
-            case ["draining", number]:
-                return ParsedKey("draining", _number(number))
-            case ["silent", number]:
-                return ParsedKey("silent", _number(number))
-            case ["topics", name]:
-                return ParsedKey("topic", name=name)
-            case ["deleted", topic_id]:
-                return ParsedKey("deleted", topic_id=_topic_id(topic_id))
-            case ["partitions", topic_id, number]:
-                return ParsedKey("partition", _number(number), topic_id=_topic_id(topic_id))
-            case ["shards", "txn", number]:
-                return ParsedKey("txn_shard", _number(number))
-            case ["shards", "group", number]:
-                return ParsedKey("group_shard", _number(number))
-            case ["pid", "next"]:
-                return ParsedKey("pid_next")
-            case ["pid", "leases", name]:
-                return ParsedKey("pid_lease", name=_name(name))
-            case ["policies", uid]:
-                return ParsedKey("policy", name=_name(uid))
-            case ["groups", group]:
-                return ParsedKey("group_config", name=_name(group))
-            case ["acls", _, _, name, _, _, principal, host]:
-                for text in (name, principal, host):
-                    _name(text)
-                return ParsedKey("acl", name=key)
-            case ["scram", "secret"]:
-                return ParsedKey("scram_secret")
-            case ["scram", "users", mechanism, user]:
-                return ParsedKey("scram_credential", _SCRAM_MECHANISMS[mechanism], _name(user))
-            case ["quotas", "user" | "client-id" | "ip", name]:
-                _name_or_default(name)
-                return ParsedKey("quota", name=key)
-            case ["quotas", "user", user, "client-id", client_id]:
-                _name_or_default(user)
-                _name_or_default(client_id)
-                return ParsedKey("quota", name=key)
-            case _:
-                return ParsedKey("unknown", name=key)
-
-
-_DEFAULT: Final = "<default>"
-"""No quoted name: the default entity."""
-
-
-def _number(text: str) -> int:
-    """`int` alone also accepts `01`, `1_0` and ` 1`, which would stand for the same thing as another key."""
-    number = int(text)
-    if str(number) != text:
-        raise ValueError(text)
-    return number
-
-
-def _topic_id(text: str) -> TopicId:
-    topic_id = bytes.fromhex(text)
-    if topic_id.hex() != text:
-        raise ValueError(text)
-    return TopicId(topic_id)
-
-
-def _name(text: str) -> str:
-    """`unquote` alone also accepts `%61` for `a`, so that two keys would stand for the same name."""
-    name = unquote(text)
-    if quote(name, safe="") != text:
-        raise ValueError(text)
-    return name
-
-
-def _name_or_default(text: str) -> None:
-    if text != _DEFAULT:
-        _name(text)
 
 
 # --- values -------------------------------------------------------------------------------------------------
@@ -359,6 +156,24 @@ class NodeRecord:
             tuple((str(name), str(host), int(port)) for name, host, port in f.get("listeners", ())),
             f.get("heeds_passed_over", False), f.get("public_rpc_address", ""), f.get("frames_address", ""),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RacksRecord:
+    """The racks of the machines that brokers run on, as the operator found them."""
+
+    label: str = ""
+    """The machines' label from which they come."""
+    machines: Mapping[str, str] = field(default_factory=dict)
+    """Machine -> rack; empty: it has no such label."""
+
+    def encode(self) -> bytes:
+        return _encode({"label": self.label, "machines": dict(sorted(self.machines.items()))})
+
+    @classmethod
+    def decode(cls, value: bytes) -> RacksRecord:
+        f = _decode("racks", value)
+        return cls(f["label"], dict(f["machines"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -639,7 +454,7 @@ class ScramCredentialRecord:
     @classmethod
     def decode(cls, value: bytes) -> ScramCredentialRecord:
         f = _decode("scram credential", value)
-        mechanism = _SCRAM_MECHANISMS.get(str(f["mechanism"]).lower())
+        mechanism = SCRAM_MECHANISMS.get(str(f["mechanism"]).lower())
         if mechanism is None:
             raise MetadataFormatError(f"scram credential: unknown mechanism {f['mechanism']!r}")
         return cls(ScramCredential(

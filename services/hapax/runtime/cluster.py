@@ -25,6 +25,7 @@ from hapax.codec.metadata import (
     PartitionRecord,
     PidCounterRecord,
     PolicyRecord,
+    RacksRecord,
     Role,
     ShardKind,
     ShardRecord,
@@ -198,6 +199,8 @@ class Changes:
 
     cluster: bool = False
     controller: bool = False
+    racks: bool = False
+    """The racks of machines, not those of nodes."""
     nodes: dict[NodeId, None] = field(default_factory=dict)
     """Also those whose draining or silence began or ended."""
     topics: dict[str, None] = field(default_factory=dict)
@@ -212,8 +215,8 @@ class Changes:
 
     def __bool__(self) -> bool:
         return bool(
-            self.cluster or self.controller or self.nodes or self.topics or self.deleted_topics or self.partitions
-            or self.txn_shards or self.group_shards or self.policies or self.users
+            self.cluster or self.controller or self.racks or self.nodes or self.topics or self.deleted_topics
+            or self.partitions or self.txn_shards or self.group_shards or self.policies or self.users
         )
 
 
@@ -252,6 +255,8 @@ class ClusterView:
         self.throttle: ThrottleRecord | None = None
         """None: a broker's own settings say how fast it copies."""
         self.throttle_revision = 0
+        self.racks = RacksRecord()
+        self.racks_revision = 0
         self.policies: Final = TransactionPolicies()
         """What the platform allows transactional ids."""
         self.access: Final = AccessImage()
@@ -580,6 +585,10 @@ class ClusterView:
             case "throttle":
                 self.throttle = None if kv is None else ThrottleRecord.decode(kv.value)
                 self.throttle_revision = 0 if kv is None else kv.mod_revision
+            case "racks":
+                self.racks = RacksRecord() if kv is None else RacksRecord.decode(kv.value)
+                self.racks_revision = 0 if kv is None else kv.mod_revision
+                changes.racks = True
             case "draining":
                 if kv is None:
                     self._draining.pop(NodeId(parsed.number), None)

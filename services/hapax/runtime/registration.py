@@ -68,6 +68,7 @@ class Registration:
         self._on_lost = on_lost
         self._keeper: Task | None = None
         self._standing = record.standing
+        self._rack = record.rack
         self._revision = 0
         """The key's mod revision, as far as it is known. Writes compare it, so that a delayed write of an old standing
         cannot replace a newer one."""
@@ -92,7 +93,7 @@ class Registration:
         self._standing = standing
         async with self._speaking:
             while True:
-                record = replace(self.record, standing=self._standing)
+                record = replace(self.record, standing=self._standing, rack=self._rack)
                 self._written = False
                 said = await self._store.txn(
                     [Compare(self._key, "mod_revision", self._revision)],
@@ -110,16 +111,24 @@ class Registration:
         if self._standing == STANDING_STOPPING:
             return
         self._standing = standing
+        self._begin_to_speak()
+
+    def move(self, rack: str) -> None:
+        """Writes the rack in the background, until the store has it."""
+        self._rack = rack
+        self._begin_to_speak()
+
+    def _begin_to_speak(self) -> None:
         if self._speaker is None or self._speaker.done():
             self._speaker = supervision.keep(self._speak, "standing", self._random)
 
     async def _speak(self) -> None:
-        while self.record.standing != self._standing or not self._written:
+        while (self.record.standing, self.record.rack) != (self._standing, self._rack) or not self._written:
             try:
                 if not await self.stand(self._standing):
                     return
             except (MetadataUnavailable, MetadataLeaseGone) as error:
-                log.warning("could not write how fit this node is; trying again", error=error)
+                log.warning("could not write this node's standing and rack; trying again", error=error)
                 await asyncio.sleep(_RETRY_S * (0.5 + self._random.random()))
 
     async def close(self) -> None:

@@ -80,6 +80,9 @@ class Settings(AdminSettings, SecuritySettings, AuditSettings):
     belongs to another cluster."""
     broker_rack: str | None = None
     """Rack or availability zone of this node. Replicas of a partition are spread over racks."""
+    broker_machine: str = ""
+    """Name of the machine on which this broker runs, for instance of the Kubernetes node. Without `broker.rack`, the
+    broker's rack is the one that the operator finds for this machine."""
     listeners: str = "PLAINTEXT://127.0.0.1:9092"
     """Addresses on which the Kafka listeners bind; port 0 picks a free port. Separate several with commas and name
     each: `PLAINTEXT://0.0.0.0:9092,EXTERNAL://0.0.0.0:9095`. The nodes themselves use the first one. A port may be

@@ -55,6 +55,7 @@ class World:
         self.faults: dict[int, FaultyDisk] = {}
         self.ended: list[str] = []
         self.racks: dict[int, str] = {}
+        self.machines: dict[int, str] = {}
         self.model.txn([], [
             Put(KEYS.cluster, ClusterRecord("c", 1, 1, 0).encode()),
             Put(KEYS.pid_next, PidCounterRecord(ProducerId(1_000_000)).encode()),
@@ -71,7 +72,9 @@ class World:
                 SystemClock(), TcpNetwork(RpcIdentity("c", f"broker/{node}")), self.stores[node], random.Random(node),
                 self.faults[node],  # type: ignore[arg-type]
             )
-            settings = replace(self.settings, node_id=node, broker_rack=self.racks.get(node))
+            settings = replace(
+                self.settings, node_id=node, broker_rack=self.racks.get(node),
+                broker_machine=self.machines.get(node, ""))
             self.brokers[node] = await service.start(ports, settings, on_lost=self.ended.append)
 
     async def kill(self, node: int) -> None:

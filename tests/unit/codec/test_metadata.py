@@ -24,6 +24,7 @@ from hapax.codec.metadata import (
     PidLeaseRecord,
     PolicyRecord,
     QuotaRecord,
+    RacksRecord,
     ScramCredentialRecord,
     ScramSecretRecord,
     ShardRecord,
@@ -75,6 +76,8 @@ RECORDS = [
     DrainingRecord(1_700_000_000_000),
     DrainingRecord(1_700_000_000_000, "team/hapax-broker"),
     SilentRecord(RegistrationEpoch(2**40), 1_700_000_000_000),
+    DrainingRecord(1_700_000_000_000, "BrokerPool"),
+    RacksRecord("topology.kubernetes.io/zone", {"node-1": "a", "node-2": ""}),
     ThrottleRecord(10_000_000, 1_700_000_000_000),
     PidCounterRecord(ProducerId(2**62)),
     PidLeaseRecord("a/b ü", ProducerId(5), ProducerEpoch(2), "host", 1, 2, (PARTITION,), {PARTITION: 2**40}),
@@ -144,6 +147,7 @@ def test_keys_parse_back() -> None:
     assert KEYS.parse(KEYS.cluster) == ParsedKey("cluster")
     assert KEYS.parse(KEYS.controller) == ParsedKey("controller")
     assert KEYS.parse(KEYS.pid_next) == ParsedKey("pid_next")
+    assert KEYS.parse(KEYS.racks) == ParsedKey("racks")
     assert KEYS.parse(KEYS.node(NodeId(101))) == ParsedKey("node", 101)
     assert KEYS.parse(KEYS.topic("a.b-c_d")) == ParsedKey("topic", name="a.b-c_d")
     assert KEYS.parse(KEYS.deleted(TOPIC)) == ParsedKey("deleted", topic_id=TOPIC)

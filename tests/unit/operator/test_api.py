@@ -23,7 +23,7 @@ GONE = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old 
 async def served(answer: Any) -> AsyncIterator[KubeApi]:
     """`answer`: the response to a watch, or to any other call with a path below /busy."""
     async def handle(request: web.Request) -> web.StreamResponse:
-        if "watch" in request.query or request.path.startswith("/busy"):
+        if "watch" in request.query or request.path.startswith(("/busy", "/api/v1/namespaces/busy")):
             response: web.StreamResponse = answer(request)
             return response
         return web.json_response(LIST)
@@ -81,3 +81,29 @@ async def test_a_call_that_is_answered_by_something_else(code: int, body: object
     async with served(lambda _: status(code, body)) as api:
         with pytest.raises(error):
             await api.listed("/busy", "a=b")
+
+
+BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
+SEVERAL = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+
+
+@pytest.mark.parametrize(("code", "body", "why"), [
+    (201, {"kind": "Status"}, ""), (404, {"message": "not found"}, ""), (409, {"message": "the UID is another"}, ""),
+    (429, {"message": BUDGET, "details": {"causes": [{"reason": "DisruptionBudget", "message": "b needs 3"}]}},
+     "b needs 3"),
+    (429, {"message": BUDGET, "details": {"causes": [{"reason": "DisruptionBudget"}]}}, BUDGET),
+    (500, {"message": SEVERAL}, SEVERAL)])
+async def test_an_eviction_says_which_budget_refuses_it(code: int, body: object, why: str) -> None:
+    async with served(lambda _: status(code, body)) as api:
+        assert await api.evict("busy", "p", "u") == why
+
+
+@pytest.mark.parametrize(("code", "body", "error"), [
+    (429, {"message": "too many requests", "details": {"retryAfterSeconds": 1}}, KubeUnavailable),
+    (429, "Too many requests, please try again later.\n", KubeUnavailable), (429, "[]", KubeUnavailable),
+    (500, {"message": "etcdserver: request timed out"}, KubeUnavailable),
+    (403, {"message": "pods/eviction is forbidden"}, KubeRefused)])
+async def test_an_eviction_that_fails_for_another_reason(code: int, body: object, error: type[Exception]) -> None:
+    async with served(lambda _: status(code, body)) as api:
+        with pytest.raises(error):
+            await api.evict("busy", "p", "u")

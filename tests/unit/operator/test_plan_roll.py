@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hapax_operator.conditions import Condition
 from hapax_operator.plan_roll import (
     DeletePod,
     HandOver,
@@ -21,6 +22,7 @@ from hapax_operator.plan_roll import (
     not_in_sync,
     plan_roll,
     pods_of,
+    refused,
 )
 
 
@@ -71,7 +73,7 @@ def test_a_pod_that_the_rest_needs_stays() -> None:
 def test_a_pod_that_takes_no_part_is_replaced_first_and_waits_for_nothing() -> None:
     broken = pod(0, ready=False, serves=False)
     for others in ([pod(1), pod(2)], [pod(1, outdated=False, ready=False), pod(2)], [pod(1, deleting=True)]):
-        assert plan_roll(seen(broken, *others, waits="much")).step == DeletePod("b-0", "u0")
+        assert plan_roll(seen(broken, *others, waits="much")).step == DeletePod("b-0", "u0", evict=False)
     alone = pod(0, ready=False)
     assert plan_roll(seen(alone, pod(1), pod(2), waits="much")).step == DeletePod("b-0", "u0")
     assert plan_roll(seen(alone, pod(1, outdated=False, ready=False), pod(2))).step is None
@@ -92,7 +94,15 @@ def test_pods_that_take_no_part_for_a_moment_are_not_all_replaced() -> None:
     assert at(30) is None and at(59) is None
     idleness.forget()
     assert at(60) is None and at(89) is None
-    assert at(90) == DeletePod("b-0", "u0")
+    assert at(90) == DeletePod("b-0", "u0", evict=False)
+
+
+def test_a_refused_eviction_is_what_the_roll_waits_for() -> None:
+    planned = refused(plan_roll(seen(*THREE)), "the budget b needs 3 pods and has 3")
+    assert planned.step is None
+    assert planned.rolled == Condition(
+        "Rolled", "False", "EvictionRefused",
+        "b-2 may not be evicted now: the budget b needs 3 pods and has 3; 3 of 3 pods are to be replaced")
 
 
 def test_a_new_pod_that_does_not_come_up_stops_the_roll() -> None:

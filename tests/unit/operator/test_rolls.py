@@ -26,6 +26,9 @@ class Api:
     def __init__(self) -> None:
         self.ended: list[str] = []
         self.listings = 0
+        self.refuses = ""
+        """What a budget has against evictions."""
+        self.told: list[tuple[str, str]] = []
         self.away_from = 99
         """The listing from which on pod 0 is being deleted by others."""
 
@@ -45,10 +48,13 @@ class Api:
             items[0]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         return {"items": items}
 
-    async def end(self, path: str, uid: str) -> None:
-        self.ended.append(uid)
+    async def evict(self, namespace: str, pod: str, uid: str) -> str:
+        if not self.refuses:
+            self.ended.append(uid)
+        return self.refuses
 
-    async def put_status(self, *_: Any) -> None: ...
+    async def put_status(self, _: Any, status: Mapping[str, Any]) -> None:
+        self.told += [(each["reason"], each["message"]) for each in status["conditions"] if each["type"] == "Rolled"]
 
     async def record(self, *_: Any) -> None: ...
 
@@ -95,3 +101,15 @@ async def test_a_pod_that_others_have_just_deleted_is_known_before_a_pod_goes() 
     async with keeper(api) as (rolls, _):
         await rolls.look()
     assert api.ended == [] and api.listings == 2
+
+
+async def test_a_refused_eviction_is_told_and_tried_again() -> None:
+    api = Api()
+    api.refuses = "the budget b needs 3 healthy pods and has 3 currently"
+    async with keeper(api) as (rolls, _):
+        assert await rolls.look() < 5
+        assert api.ended == [] and [reason for reason, _ in api.told] == ["EvictionRefused"]
+        assert "b-2 may not be evicted now: the budget b needs 3" in api.told[0][1]
+        api.refuses = ""
+        await rolls.look()
+    assert api.ended == ["u2"]

@@ -228,6 +228,28 @@ def test_a_node_says_how_fit_it_is_without_registering_anew() -> None:
     run(scenario)
 
 
+def test_a_node_that_learns_its_rack_says_so_without_registering_again() -> None:
+    async def scenario(world: ControlWorld) -> None:
+        nodes = Nodes(world)
+        process, registration = await nodes.join("a")
+        world.model.stop()
+        world.loop.in_process(process, registration.move, "zone-a")
+        world.loop.in_process(process, registration.move, "zone-b")
+        await asyncio.sleep(2)
+        world.model.start()
+        await asyncio.sleep(1)
+        kv = world.model.get(KEYS.node(NodeId(100)))
+        assert kv is not None and kv.create_revision == registration.epoch and kv.lease == registration.lease
+        assert NodeRecord.decode(kv.value).rack == "zone-b"
+        world.loop.in_process(process, registration.declare, "full disk")
+        await asyncio.sleep(1)
+        stored = nodes.registered()
+        assert stored is not None and (stored.rack, stored.standing) == ("zone-b", "full disk")
+        assert registration.record == stored and not world.ended
+
+    run(scenario)
+
+
 class LateWrites(MemoryMetadata):
     """The first write after `lose` has no known outcome: it takes effect at once or when `arrive` is called, but its
     answer is lost."""
