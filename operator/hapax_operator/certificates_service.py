@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hapax.runtime import telemetry
+from hapax.runtime.etcd_login import password_in
 from hapax.runtime.ports import Clock
 from hapax.runtime.tls import Material
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
@@ -146,14 +147,18 @@ class Keeper:
         """Raises StoreNotReady."""
         etcd = self._spec.etcd
         passwords = state.passwords()
+        login = None
         if etcd.workload:
             files = state.data(etcd.secret)
             root = Material(files["root.crt"], files["root.key"], files[f"{SERVICES}-ca.crt"])
         else:
-            folder = Path(etcd.folder)
-            root = Material(*((folder / name).read_bytes() for name in ("tls.crt", "tls.key", "ca.crt")))
+            # Without a certificate of its own, it logs in.
+            root = Material(*(_bytes_in(Path(etcd.folder) / name) for name in ("tls.crt", "tls.key", "ca.crt")))
+            if etcd.login_folder:
+                login = (_text_in(Path(etcd.login_folder) / "username"), _text_in(Path(etcd.login_folder) / "password"))
         changed = await asyncio.to_thread(
-            set_up_store, etcd.endpoints, root, self._spec.cluster, passwords, users_of_etcd=bool(etcd.workload))
+            set_up_store, etcd.endpoints, root, self._spec.cluster, passwords, users_of_etcd=bool(etcd.workload),
+            login=login)
         log.info("the store is closed and the first users can log in", changes=changed)
         self._stored = passwords
         if not state.issuers.store_ready:
@@ -290,6 +295,15 @@ def etcd_seen(workload: Mapping[str, Any]) -> EtcdSeen:
         # The current revision stays the former one: its keeper replaces the pods, not the StatefulSet's own update.
         and wanted == status.get("replicas", 0) == status.get("readyReplicas", 0) == status.get("updatedReplicas", 0))
     return EtcdSeen(None if marked is None else frozenset(filter(None, marked.split(","))), settled)
+
+
+def _bytes_in(path: Path) -> bytes:
+    """Nothing where there is no such file."""
+    return path.read_bytes() if path.exists() else b""
+
+
+def _text_in(path: Path) -> str:
+    return password_in(path)()
 
 
 def _settled(seen: Seen) -> bool:

@@ -68,7 +68,10 @@ class EtcdSpec:
     secret: str
     """The holder with etcd's certificates and that of its user `root`."""
     folder: str
-    """Where the certificate for an etcd is that is none of the release's: tls.crt, tls.key and ca.crt."""
+    """Where the certificate for an etcd is that is none of the release's: ca.crt, and tls.crt and tls.key unless it has
+    a login."""
+    login_folder: str
+    """Where the login is: username and password. Empty: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,7 @@ def _spec(found: Mapping[str, Any]) -> Spec:
         secrets=tuple(map(_secret, found["secrets"])),
         etcd=EtcdSpec(
             tuple(map(str, etcd["endpoints"])), str(etcd.get("workload", "")), str(etcd.get("secret", "")),
-            str(etcd.get("folder", ""))),
+            str(etcd.get("folder", "")), str(etcd.get("loginFolder", ""))),
         bootstrap=str(found["clients"]["bootstrap"]), client_folder=str(found["clients"]["folder"]))
 
 

@@ -60,6 +60,10 @@ class ByHand:
 
     # --- addresses
 
+    def stays(self, port: int) -> None:
+        """What listens on this port of loopback is none of the pods."""
+        self._ports[f"other-{port}", port] = port
+
     def port(self, pod: str, port: int) -> int:
         """Where a pod's port is on loopback."""
         known = self._ports.get((pod, port))
@@ -115,6 +119,9 @@ class ByHand:
                 given[each["name"]] = self._text(each["value"], pod, given)
             elif each["name"] in known:
                 given[each["name"]] = known[each["name"]]
+            elif "secretKeyRef" in each["valueFrom"]:
+                found = each["valueFrom"]["secretKeyRef"]
+                given[each["name"]] = (self.secret(found["name"]) or {})[found["key"]].decode()
         command = [*container["command"], *container.get("args", ())]
         command = [self._text(each, pod, given) for each in command]
         if command[0] == "python3":

@@ -34,7 +34,11 @@ def dies_with_parent(command: list[str]) -> list[str]:
 class EtcdProcess:
     """Does not wait for readiness: every client of the metadata store does that itself."""
 
-    def __init__(self, binary: str, folder: Path, name: str = "test") -> None:
+    def __init__(
+        self, binary: str, folder: Path, name: str = "test", certificate: tuple[Path, Path] | None = None
+    ) -> None:
+        """`certificate`: files of the certificate and the key that clients see. None: no TLS."""
+        self._certificate = certificate
         self.binary = binary
         self.folder = folder
         self.name = name
@@ -46,6 +50,10 @@ class EtcdProcess:
 
     def start(self) -> None:
         client, peer = f"http://{self.endpoint}", f"http://127.0.0.1:{self.peer_port}"
+        tls: list[str] = []
+        if self._certificate is not None:
+            client = f"https://{self.endpoint}"
+            tls = [f"--cert-file={self._certificate[0]}", f"--key-file={self._certificate[1]}"]
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / "etcd.log", "ab") as log:
             self.process = subprocess.Popen(
@@ -56,7 +64,7 @@ class EtcdProcess:
                     "--initial-cluster", ",".join(f"{m.name}=http://127.0.0.1:{m.peer_port}" for m in self.members),
                     "--log-level", "warn",
                     # SIGKILL of the process keeps the page cache; only the machine's death would lose it.
-                    "--unsafe-no-fsync",
+                    "--unsafe-no-fsync", *tls,
                 ]),
                 stdout=log, stderr=log,
             )

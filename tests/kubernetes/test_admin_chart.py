@@ -76,7 +76,8 @@ def test_who_may_come_is_the_operator_s_to_say(render: Render) -> None:
     narrow = admin_objects(render(*WITH, 'admin.clients=[{"namespaceSelector":{"matchLabels":{"team":"platform"}}}]'))
     assert narrow["NetworkPolicy"]["spec"]["ingress"][0]["from"] == peers
     outside = admin_objects(render(
-        *WITH, "etcd.enabled=false", 'etcd.externalEndpoints=["https://etcd.example:2379"]', 'etcd.externalSecret="e"'))
+        *WITH, "etcd.enabled=false", 'etcd.external.endpoints=["https://etcd.example:2379"]',
+        'etcd.external.tls.secret="e"'))
     assert {"ports": [{"port": 2379}]} in outside["NetworkPolicy"]["spec"]["egress"]
 
 

@@ -28,7 +28,7 @@ PRODUCERS = "transactionalproducers"
 WORKLOADS = ("StatefulSet", "Deployment")
 OPEN = ("security.enabled=false",)
 EXTERNAL_ETCD = (
-    'etcd.enabled=false', 'etcd.externalEndpoints=["https://etcd.example:2379"]', 'etcd.externalSecret="e"')
+    'etcd.enabled=false', 'etcd.external.endpoints=["https://etcd.example:2379"]', 'etcd.external.tls.secret="e"')
 NUMBERED = ("broker", "coordinator")
 """Roles that are known by their node ids; the others take one that is free."""
 
@@ -61,7 +61,7 @@ def test_a_real_api_server_takes_every_object(kube_api: KubeApi, namespace: Name
                                               tmp_path: Path) -> None:
     for number, values in enumerate((
         (), EXTERNAL_ETCD,
-        OPEN, (*OPEN, 'etcd.enabled=false', 'etcd.externalEndpoints=["etcd.example:2379"]', 'external.enabled=true'),
+        OPEN, (*OPEN, 'etcd.enabled=false', 'etcd.external.endpoints=["etcd.example:2379"]', 'external.enabled=true'),
         (f'operator.watchNamespaces=["{namespace.name}"]', 'broker.storage.className="fast"',
          'networkPolicy.clients=[{"namespaceSelector":{}}]', 'podDisruptionBudget.enabled=false'),
         ('external.enabled=true', 'protection.enabled=false'),

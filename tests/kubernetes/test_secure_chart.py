@@ -266,7 +266,7 @@ def test_what_decides_who_comes_in_is_no_mere_setting(helm: Helm) -> None:
         assert done.returncode != 0 and "security.superUsers" in done.stderr, words
     more = helm("template", "demo", str(CHART), "--set-json", 'security.superUsers=["User:platform"]').stdout
     assert "User:admin;User:operator;User:platform" in more
-    plain = helm("template", "demo", str(CHART), "--set", "etcd.enabled=false,etcd.externalEndpoints={e:2379}")
+    plain = helm("template", "demo", str(CHART), "--set", "etcd.enabled=false,etcd.external.endpoints={e:2379}")
     assert plain.returncode != 0 and "does not begin with https://" in plain.stderr
 
 

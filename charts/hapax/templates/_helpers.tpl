@@ -47,26 +47,6 @@ one of docker.io, which belongs to someone else. It is refused, unless nodes nev
 {{- and (contains "/" .) (or (contains "." $first) (contains ":" $first) (eq $first "localhost")) -}}
 {{- end -}}
 
-{{/* host:port of each etcd member, separated by commas. */}}
-{{- define "hapax.etcd" -}}
-{{- if .Values.etcd.enabled -}}
-{{- $name := include "hapax.fullname" . -}}
-{{- $hosts := list -}}
-{{- range $index := until (int .Values.etcd.replicas) -}}
-{{- $scheme := ternary "https://" "" $.Values.security.enabled -}}
-{{- $hosts = append $hosts (printf "%s%s-etcd-%d.%s-etcd.%s.svc.%s:2379" $scheme $name $index $name $.Release.Namespace $.Values.clusterDomain) -}}
-{{- end -}}
-{{- join "," $hosts -}}
-{{- else -}}
-{{- range .Values.etcd.externalEndpoints -}}
-{{- if and $.Values.security.enabled (not (hasPrefix "https://" .)) -}}
-{{- fail (printf "etcd.externalEndpoints: %s does not begin with https://, as security.enabled wants it" .) -}}
-{{- end -}}
-{{- end -}}
-{{- required "etcd.externalEndpoints must name an etcd where etcd.enabled is false" (join "," .Values.etcd.externalEndpoints) -}}
-{{- end -}}
-{{- end -}}
-
 {{- define "hapax.bootstrap" -}}
 {{ include "hapax.fullname" . }}.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:9092
 {{- end -}}
@@ -288,7 +268,7 @@ spec:
             {{- end }}
             - {name: HAPAX_HTTP_LISTEN, value: "0.0.0.0:8080"}
             - {name: HAPAX_CLUSTER_ID, value: {{ $root.Values.clusterId | quote }}}
-            - {name: HAPAX_ETCD_ENDPOINTS, value: {{ include "hapax.etcd" $root | quote }}}
+            {{- include "hapax.etcdSettings" $root | nindent 12 }}
             - {name: HAPAX_LOG_DIR, value: /data/hapax}
             {{- if $secure }}
             {{- include "hapax.secureSettings" (dict "root" $root "leaf" (ternary "$(HAPAX_NODE_ID)" "own" .kafka) "kafka" .kafka) | nindent 12 }}
@@ -340,6 +320,7 @@ spec:
             {{- if $secure }}
             {{- include "hapax.secretMounts" (dict "root" $root "client" (eq .role "operator")) | nindent 12 }}
             {{- end }}
+            {{- include "hapax.etcdMounts" $root | nindent 12 }}
       volumes:
         - {name: tmp, emptyDir: {}}
         {{- if eq .role "operator" }}
@@ -357,6 +338,7 @@ spec:
         {{- if $secure }}
         {{- include "hapax.secretVolumes" (dict "root" $root "tls" (printf "%s-tls" $name) "client" (ternary (printf "%s-client" $name) "" (eq .role "operator"))) | nindent 8 }}
         {{- end }}
+        {{- include "hapax.etcdVolumes" $root | nindent 8 }}
         {{- if not .claims }}
         - {name: data, emptyDir: {}}
         {{- end }}

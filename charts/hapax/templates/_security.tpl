@@ -72,32 +72,22 @@ An issuer that is not the chart's may refuse to sign an authority, and the opera
 {{- end }}
 - {name: HAPAX_AUTHORIZER_CLASS_NAME, value: acl}
 - {name: HAPAX_SUPER_USERS, value: {{ include "hapax.superUsers" .root | quote }}}
-{{- if not .root.Values.etcd.enabled }}
-- {name: HAPAX_ETCD_SSL_CERTIFICATE_LOCATION, value: /etc/hapax/etcd/tls.crt}
-- {name: HAPAX_ETCD_SSL_KEY_LOCATION, value: /etc/hapax/etcd/tls.key}
-- {name: HAPAX_ETCD_SSL_TRUSTSTORE_LOCATION, value: /etc/hapax/etcd/ca.crt}
-{{- end }}
 {{- include "hapax.noOverride" (dict "given" .root.Values.settings) }}
 {{- end -}}
 
 {{/* Settings that decide who may come in have values of their own: a setting given beside them would be a second one. */}}
 {{- define "hapax.noOverride" -}}
 {{- range $setting, $_ := .given -}}
-{{- if or (has $setting (list "security.inter.broker.protocol" "public.rpc.security.protocol" "http.security.protocol" "admin.security.protocol" "ssl.certificate.location" "ssl.key.location" "ssl.truststore.location" "ssl.client.auth" "ssl.principal.mapping.rules" "listener.security.protocol.map" "authorizer.class.name" "super.users" "admin.client.config")) (hasPrefix "service.ssl." $setting) (hasPrefix "etcd.ssl." $setting) -}}
+{{- if or (has $setting (list "security.inter.broker.protocol" "public.rpc.security.protocol" "http.security.protocol" "admin.security.protocol" "ssl.certificate.location" "ssl.key.location" "ssl.truststore.location" "ssl.client.auth" "ssl.principal.mapping.rules" "listener.security.protocol.map" "authorizer.class.name" "super.users" "admin.client.config")) (hasPrefix "service.ssl." $setting) (hasPrefix "etcd.ssl." $setting) (has $setting (list "etcd.endpoints" "etcd.username" "etcd.password.location")) -}}
 {{- fail (printf "settings: %s is set by the chart while security.enabled is true (superusers: security.superUsers)" $setting) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "hapax.secretMounts" -}}
-{{- if not .noTls }}
 - {name: tls, mountPath: /etc/hapax/tls, readOnly: true}
-{{- end }}
 {{- if .client }}
 - {name: client, mountPath: /etc/hapax/client, readOnly: true}
-{{- end }}
-{{- if and (not .root.Values.etcd.enabled) (not .noEtcd) }}
-- {name: etcd, mountPath: /etc/hapax/etcd, readOnly: true}
 {{- end }}
 {{- end -}}
 
@@ -110,12 +100,6 @@ An issuer that is not the chart's may refuse to sign an authority, and the opera
 {{- with .client }}
 - name: client
   secret: {secretName: {{ . }}, defaultMode: 0440}
-{{- end }}
-{{- if and (not .root.Values.etcd.enabled) (not .noEtcd) }}
-- name: etcd
-  secret:
-    secretName: {{ required "etcd.externalSecret must name a Secret with tls.crt, tls.key and ca.crt for the external etcd" .root.Values.etcd.externalSecret }}
-    defaultMode: 0440
 {{- end }}
 {{- end -}}
 
@@ -181,6 +165,7 @@ and id; a role's Secret has those of all its nodes, since a volume's name cannot
 {{- $_ := set $etcd "secret" (printf "%s-etcd-tls" $name) -}}
 {{- else -}}
 {{- $_ := set $etcd "folder" "/etc/hapax/etcd" -}}
+{{- if include "hapax.etcdLogin" . }}{{ $_ := set $etcd "loginFolder" "/etc/hapax/etcd-login" }}{{ end -}}
 {{- end -}}
 {{- dict
       "cluster" .Values.clusterId "namespace" .Release.Namespace "labels" (include "hapax.labels" . | fromYaml)

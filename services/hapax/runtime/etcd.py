@@ -30,6 +30,7 @@ import grpc.aio
 from aetcd.rpc import kv_pb2, rpc_pb2
 
 from hapax.runtime import supervision, telemetry
+from hapax.runtime.etcd_login import Login, LoginRefused, Metadata, NoLogin
 from hapax.runtime.ports import (
     Compare,
     Delete,
@@ -67,8 +68,7 @@ _PREFERRED_S: Final = 0.2
 _KEEP_S: Final = 1.0
 """A channel that is not connected is replaced after a failed call once it is this old."""
 SIGN_OF_LIFE_KEY: Final = b"\0"
-"""No key has this name. Every user of etcd must be permitted to read it."""
-_SIGN_OF_LIFE: Final = rpc_pb2.RangeRequest(key=SIGN_OF_LIFE_KEY, serializable=True, count_only=True)
+"""No key has this name. That a user may not read it is an answer too."""
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -132,8 +132,9 @@ class _Endpoint:
             response_deserializer=rpc_pb2.WatchResponse.FromString,
         )
 
-    def answered(self, response: Any) -> None:
-        self.term = max(self.term, response.header.raft_term)
+    def answered(self, response: Any | None) -> None:
+        if response is not None:
+            self.term = max(self.term, response.header.raft_term)
         self.answered_at = asyncio.get_running_loop().time()
 
     def _unary(self, method: str, request: Any, response: Any) -> Any:
@@ -143,10 +144,12 @@ class _Endpoint:
 
 class EtcdStore:
     """`MetadataStore` on one etcd cluster. `endpoints` are `host:port`; `timeout_s` bounds every call but `watch`.
-    `certificates`: with them the calls go by TLS, and their common name is the user of etcd."""
+    `certificates`: with them the calls go by TLS, and their common name is the user of etcd, unless `login` says who
+    it is. `sign_of_life_key`: one that this user may read and that has no value."""
 
     def __init__(
-        self, endpoints: Sequence[str], timeout_s: float = 5.0, certificates: TlsCertificates | None = None
+        self, endpoints: Sequence[str], timeout_s: float = 5.0, certificates: TlsCertificates | None = None,
+        login: Login | None = None, sign_of_life_key: bytes = SIGN_OF_LIFE_KEY,
     ) -> None:
         if not endpoints:
             raise ValueError("no etcd endpoint")
@@ -154,6 +157,8 @@ class EtcdStore:
         self._timeout_s = timeout_s
         self._certificates = certificates
         self._credentials = _credentials(certificates)
+        self._login = login or NoLogin()
+        self._sign_of_life_request = rpc_pb2.RangeRequest(key=sign_of_life_key, serializable=True, count_only=True)
         self._endpoints: list[_Endpoint | None] = [None] * len(endpoints)
         self._current = 0
 
@@ -202,7 +207,7 @@ class EtcdStore:
         request = rpc_pb2.LeaseKeepAliveRequest(ID=lease)
 
         async def renew(endpoint: _Endpoint, timeout: float) -> Any:
-            call = endpoint.keep_alive(timeout=timeout, metadata=_HAS_LEADER)
+            call = endpoint.keep_alive(timeout=timeout, metadata=_HAS_LEADER + await self._carried(endpoint, timeout))
             try:
                 await call.write(request)
                 response = await call.read()
@@ -226,7 +231,10 @@ class EtcdStore:
         create = rpc_pb2.WatchRequest(create_request=rpc_pb2.WatchCreateRequest(
             key=prefix.encode(), range_end=_range_end(prefix), start_revision=from_revision))
         endpoint = await self._living_endpoint()
-        call = endpoint.watch(metadata=_HAS_LEADER)
+        try:
+            call = endpoint.watch(metadata=_HAS_LEADER + await self._carried(endpoint, self._timeout_s))
+        except LoginRefused as error:
+            raise MetadataUnavailable(f"watch of {prefix}: {error}") from error
         try:
             async with asyncio.timeout(self._timeout_s):
                 await call.write(create)
@@ -239,12 +247,14 @@ class EtcdStore:
                     raise MetadataCompacted(
                         f"watch of {prefix} from revision {from_revision}: compacted at {response.compact_revision}")
                 if response.canceled:
+                    self._login.watch_refused(response.cancel_reason)
                     raise MetadataUnavailable(f"watch of {prefix} was cancelled: {response.cancel_reason}")
                 if response.events:
                     yield [_watch_event(event) for event in response.events]
                 response = await self._heard(endpoint, call)
             raise MetadataUnavailable(f"watch of {prefix}: the stream ended ({await call.details()})")
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            self._login.refused(error)
             self._turn_from(endpoint)
             raise MetadataUnavailable(f"watch of {prefix}: {_text(error)}") from error
         except TimeoutError as error:
@@ -270,7 +280,19 @@ class EtcdStore:
 
     async def _sign_of_life(self, endpoint: _Endpoint) -> None:
         """Raises AioRpcError where there is none."""
-        endpoint.answered(await endpoint.range(_SIGN_OF_LIFE, timeout=_ANSWER_S))
+        await self._asked(endpoint, ())
+
+    async def _asked(self, endpoint: _Endpoint, more: Metadata) -> None:
+        try:
+            endpoint.answered(await endpoint.range(
+                self._sign_of_life_request, timeout=_ANSWER_S, metadata=more + self._login.present()))
+        except grpc.aio.AioRpcError as error:
+            if not self._login.refused(error) and error.code() is not grpc.StatusCode.PERMISSION_DENIED:
+                raise
+            endpoint.answered(None)
+
+    async def _carried(self, endpoint: _Endpoint, timeout_s: float) -> Metadata:
+        return await self._login.metadata(endpoint.channel, timeout_s)
 
     async def close(self) -> None:
         for endpoint in self._endpoints:
@@ -321,7 +343,7 @@ class EtcdStore:
     async def _lives(self, endpoint: _Endpoint) -> bool:
         """Whether the member answers and knows of a leader. One that is cut off from the others only answers."""
         try:
-            endpoint.answered(await endpoint.range(_SIGN_OF_LIFE, timeout=_ANSWER_S, metadata=_HAS_LEADER))
+            await self._asked(endpoint, _HAS_LEADER)
         except grpc.aio.AioRpcError:
             self._renew(endpoint)
             return False
@@ -360,7 +382,7 @@ class EtcdStore:
         self, name: str, method: Callable[[_Endpoint], Any], request: Any, *, repeatable: bool
     ) -> Any:
         async def once(endpoint: _Endpoint, timeout: float) -> Any:
-            return await method(endpoint)(request, timeout=timeout)
+            return await method(endpoint)(request, timeout=timeout, metadata=await self._carried(endpoint, timeout))
 
         return await self._until_answered(name, once, repeatable=repeatable)
 
@@ -376,10 +398,12 @@ class EtcdStore:
                 # A frozen member must not use up the time that another one could answer in.
                 share = left if len(self._addresses) == 1 or not repeatable else max(left / 2, 0.1)
                 return await self._answer(endpoint, once(endpoint, share))
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError, _Lost) as error:
+            except (grpc.aio.AioRpcError, LoginRefused, asyncio.InvalidStateError, _Lost) as error:
+                unseen = self._login.refused(error) or isinstance(error, LoginRefused) or _never_sent(error)
                 self._turn_from(endpoint)
-                _raise_final(name, error)
-                if not repeatable and not _never_sent(error):
+                if not unseen:
+                    _raise_final(name, error)
+                if not repeatable and not unseen:
                     raise MetadataUnavailable(f"{name}: {_text(error)}") from error
                 if loop.time() + _PAUSE_S >= deadline:
                     raise MetadataUnavailable(

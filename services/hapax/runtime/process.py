@@ -11,16 +11,18 @@ import os
 import random
 import signal
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import uvloop
 
-from hapax.codec.metadata import Role
+from hapax.codec.metadata import Keys, Role
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.audit_writer import ProcessAudit
 from hapax.runtime.clock import SystemClock
 from hapax.runtime.disk import FolderInUse, RealDisk, open_folder
-from hapax.runtime.etcd import EtcdStore
+from hapax.runtime.etcd import SIGN_OF_LIFE_KEY, EtcdStore
+from hapax.runtime.etcd_login import PasswordLogin, password_in
 from hapax.runtime.network import TcpNetwork
 from hapax.runtime.node_ids import FIRST_NODE_ID, FolderRefused
 from hapax.runtime.ports import Ports
@@ -114,7 +116,7 @@ async def _serve(settings: Settings, role: Role | Literal["admin"], start: Start
         tls = ProcessTls.of(role, settings, metrics)
         store = EtcdStore(
             [str(address) for address in settings.etcd_addresses], settings.etcd_timeout_ms / 1000,
-            None if tls is None else tls.etcd)
+            None if tls is None else tls.etcd, *_etcd_login(settings))
         disk = open_folder(settings.log_dir) if keeps_data else None
         network = TcpNetwork(RpcIdentity(settings.cluster_id, _caller(role, settings)), tls, audit.audit)
         ports = Ports(SystemClock(), network, store, random.SystemRandom(), disk, tls, audit.audit)
@@ -151,6 +153,14 @@ async def _serve(settings: Settings, role: Role | Literal["admin"], start: Start
             await store.close()
         if disk is not None:
             disk.close()
+
+
+def _etcd_login(settings: Settings) -> tuple[PasswordLogin | None, bytes]:
+    """And what the user may read for a sign of life: rights on etcd's first key cannot be given by etcdctl."""
+    if not settings.etcd_username or not settings.etcd_password_location:
+        return None, SIGN_OF_LIFE_KEY
+    login = PasswordLogin(settings.etcd_username, password_in(Path(settings.etcd_password_location)))
+    return login, Keys(settings.cluster_id).prefix.encode()
 
 
 def _called(role: Role | Literal["admin"], settings: Settings) -> str:

@@ -42,6 +42,11 @@ class ServiceSettings(SaslSettings):
     """PEM file with the key of that certificate."""
     etcd_ssl_truststore_location: str | None = None
     """PEM file with the authorities of etcd's certificates. Default: `service.ssl.truststore.location`."""
+    etcd_username: str | None = None
+    """The user of etcd, where it has a password (`etcd.password.location`). Default: the common name of the
+    certificate."""
+    etcd_password_location: str | None = None
+    """File with the password of `etcd.username`. It is read at each login, so a new password needs no restart."""
     public_rpc_security_protocol: Protocol = "PLAINTEXT"
     """SSL: the public gRPC services are served by TLS, with the certificates of `ssl.*`. With
     `ssl.client.auth=required` a client's certificate is needed, and gives the client its principal; otherwise clients

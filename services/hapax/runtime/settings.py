@@ -615,6 +615,8 @@ def _validated(base: Settings, sources: Sequence[tuple[str, Mapping[str, str]]])
         made.security_protocols  # noqa: B018
     except ValueError as error:
         raise SettingsError(str(error)) from None
+    if bool(made.etcd_username) != bool(made.etcd_password_location):
+        raise SettingsError("etcd.username and etcd.password.location must be given together")
     if made.audit_log_destination == "file" and not made.audit_log_dir:
         raise SettingsError("audit.log.destination=file needs audit.log.dir")
     nowhere = set(parse_listeners(made.advertised_listeners or made.listeners)) - set(made.kafka_addresses)
