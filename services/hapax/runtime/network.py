@@ -29,7 +29,7 @@ from hapax.runtime.ports import (
     RpcServer,
     TlsContexts,
 )
-from hapax.runtime.rpc import AT, FRAMES, RpcIdentity
+from hapax.runtime.rpc import AT, FORMER, FRAMES, RpcIdentity
 from hapax.runtime.tls_connection import PIECE_BYTES, TlsAccepted, TlsConnection
 
 if TYPE_CHECKING:
@@ -116,8 +116,10 @@ class TcpNetwork:
         accept: Callable[[FrameConnection], FrameHandler],
         limits: FrameLimits,
         tls: TlsContexts | None = None,
+        foreign: Callable[[asyncio.Transport, bytes], None] | None = None,
     ) -> _Listener:
-        """Listens on `host`:`port`, 0 for a free port. Raises OSError where the address is taken."""
+        """Listens on `host`:`port`, 0 for a free port. `foreign` takes over connections that begin as HTTP/2 does.
+        Raises OSError where the address is taken."""
         most = min(limits.max_connections, raise_descriptor_limit() - _RESERVED_DESCRIPTORS)
         accepted: Accepted
         connection: Callable[[], Connection]
@@ -128,7 +130,14 @@ class TcpNetwork:
             accepted = TlsAccepted(most, limits, self.loop)
             connection = partial(TlsConnection, self, accept, limits, accepted, tls)
 
-        server = await self.loop.create_server(connection, host, port, backlog=_BACKLOG)
+        if foreign is not None:
+            from hapax.runtime.former_server import Front
+
+            framed = connection
+            accepting: Callable[[], asyncio.BaseProtocol] = lambda: Front(framed, foreign)  # noqa: E731
+        else:
+            accepting = connection
+        server = await self.loop.create_server(accepting, host, port, backlog=_BACKLOG)
         return _Listener(server, accepted, limits)
 
     async def connect(
@@ -162,7 +171,7 @@ class TcpNetwork:
 
     async def serve_rpc(
         self, host: str, port: int, handlers: dict[str, RpcHandler], ready: Callable[[], str] | None = None,
-        *, streams: bool = True, logins: HeaderLogins | None = None,
+        *, streams: bool = True, logins: HeaderLogins | None = None, former: dict[str, RpcHandler] | None = None,
     ) -> RpcServer:
         """`streams`: whether other services may open their stream of calls here. Under TLS these calls are frames:
         gRPC's library shows a caller no certificate, and does not limit unfinished handshakes."""
@@ -173,10 +182,18 @@ class TcpNetwork:
         server = GrpcServer(
             handlers, self._identity.cluster_id, ready, streams=streams, tls=None if streams else self._tls,
             logins=logins, audit=self.audit)
-        await server.start(host, port)
-        return server
+        if former is None:
+            await server.start(host, port)
+            return server
+        from hapax.runtime.former_server import FormerServer
 
-    async def serve_frames(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> RpcServer:
+        both = FormerServer(server, former, self._identity.cluster_id)
+        await both.start(self, host, port)
+        return both
+
+    async def serve_frames(
+        self, host: str, port: int, handlers: dict[str, RpcHandler]
+    ) -> RpcServer:
         from hapax.runtime.rpc_frames import FramesServer
 
         server = FramesServer(handlers, self._identity.cluster_id, self._services, self.audit)
@@ -189,7 +206,11 @@ class TcpNetwork:
             def forget() -> None:
                 self._channels.pop((address, "", 0, 0), None)
 
-            if address.startswith(FRAMES) or self._services is not None:
+            if address.startswith(FORMER):
+                from hapax.runtime.rpc_former import FormerChannel
+
+                found = FormerChannel(self, address, forget)
+            elif address.startswith(FRAMES) or self._services is not None:
                 from hapax.runtime.rpc_frames import FramesChannel
 
                 found = FramesChannel(self, address, self._identity, forget)

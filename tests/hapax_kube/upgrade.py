@@ -1,0 +1,279 @@
+"""`python -m hapax_kube upgrade`: from the chart of the first phase (commit a76baed) to this one, under load.
+
+The former chart is installed with the image of its own commit, and gets resources, data and clients. Then the commands
+of docs/kubernetes.md, "From the first phase", are run as they stand there. Nothing may be lost or doubled, no client
+may stand still for more than five seconds, and what was stored must be found. The figures go to
+build/kube-upgrade.json. The exit code is 1 if a condition is not met.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from hapax_kube import former
+from hapax_kube.binaries import ROOT, build
+from hapax_kube.cluster import KubeCluster
+from hapax_kube.images import HAPAX, build_images
+from hapax_kube.page import Page
+from hapax_kube.tools import Release, Tools
+from hapax_kube.upgrade_load import PARTITIONS, Client, Copier, Reader, Writer, contents
+from hapax_kube.world import FOLDER
+
+NODES: Final = 3
+NAMESPACE: Final = "hapax"
+AT_MOST_S: Final = 5.0
+_FIRST_PORT: Final = 30_200
+_RESULTS: Final = ROOT / "build" / "kube-upgrade.json"
+_VALUES: Final = ROOT / "tests" / "kubernetes_nodes" / "values.yaml"
+_STORED: Final = (
+    ("topics.hapax.dev", {
+        "apiVersion": "hapax.dev/v1alpha1", "kind": "Topic", "metadata": {"name": "described"},
+        "spec": {"partitions": 2, "replicationFactor": 3, "deletionPolicy": "Delete"}}),
+    ("txp", {
+        "apiVersion": "hapax.dev/v1alpha1", "kind": "TransactionalProducer", "metadata": {"name": "loader"},
+        "spec": {"transactionalId": "loader", "allowedTopics": ["described"]}}),
+    ("txp", {
+        "apiVersion": "hapax.dev/v1alpha1", "kind": "TransactionalProducer", "metadata": {"name": "job"},
+        "spec": {"transactionalIdPrefix": "job-", "spark": {
+            "image": "localhost/none:1", "job": "hapax_spark.jobs.passthrough", "suspend": True,
+            "checkpoint": {"claimName": "none", "path": "/checkpoint/job"}}}}),
+)
+
+
+class FormerClient(Client):
+    """The former release's own client, in a pod of its image: transactions with tokens, whose numbers it checks."""
+
+    def __init__(self, release: Release, folder: Path) -> None:
+        super().__init__("native client of the former release", "hapax.hapax.svc.cluster.local:9092")
+        self._release = release
+        self._said = folder / "native.log"
+        self.outcome: dict[str, Any] = {}
+
+    def start(self) -> None:
+        self._release.tools.kubectl("apply", "-n", NAMESPACE, "-f", "-", text=json.dumps(self._pod()))
+        self._release.tools.kubectl("wait", "pod/native", "-n", NAMESPACE, "--for=condition=Ready", "--timeout=60s")
+        super().start()
+
+    def work(self) -> None:
+        program = former.tree() / "tests" / "hapax_kube" / "pod_load.py"
+        with open(self._said, "w") as said, open(program) as text:
+            done = subprocess.run(
+                self._release.tools.command(
+                    "kubectl", "exec", "-i", "native", "-n", NAMESPACE, "--", "python3", "-", "native", self.bootstrap),
+                stdin=text, stdout=subprocess.PIPE, stderr=said, text=True, check=False)
+        assert done.returncode == 0, self._said.read_text()[-3000:]
+        self.outcome = json.loads(done.stdout)
+        self.done, self.longest_s = self.outcome["committed"], self.outcome["longest_s"]
+        self.notes = self.outcome["repeated"]
+
+    def committed(self) -> int:
+        lines = [line for line in self._said.read_text().splitlines() if line.endswith(" committed")]
+        return int(lines[-1].split()[0]) if lines else 0
+
+    def end(self) -> None:
+        self._release.tools.kubectl("exec", "native", "-n", NAMESPACE, "--", "touch", "/tmp/stop")
+        super().end()
+
+    def _pod(self) -> object:
+        (like, *_) = self._release.pods("coordinator")
+        spec, container = like["spec"], like["spec"]["containers"][0]
+        return {
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "native", "labels": {"app": "native"}},
+            "spec": {
+                "restartPolicy": "Never", "securityContext": spec["securityContext"],
+                "automountServiceAccountToken": False, "volumes": [{"name": "tmp", "emptyDir": {}}],
+                "containers": [{
+                    "name": "load", "image": container["image"], "imagePullPolicy": container["imagePullPolicy"],
+                    "command": ["python3", "-c", "import signal; signal.pause()"],
+                    "securityContext": container["securityContext"],
+                    "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+                }],
+            },
+        }  # fmt: skip
+
+
+class Upgrade:
+    def __init__(self, cluster: KubeCluster, folder: Path) -> None:
+        self.tools: Tools = cluster.tools
+        self.folder = folder
+        self.release = Release(self.tools, NAMESPACE, _VALUES)
+        (address, *_) = (
+            each["address"] for each in self.tools.get("nodes")["items"][0]["status"]["addresses"]
+            if each["type"] == "InternalIP")
+        self.bootstrap = f"{address}:{_FIRST_PORT}"
+        self.faults: list[str] = []
+        self.figures: dict[str, float] = {}
+        shutil.copy(_VALUES, folder / "values.yaml")
+        self.page = Page(ROOT / "docs" / "kubernetes.md", self.tools, folder, IMAGE=HAPAX)
+
+    def install_former(self) -> None:
+        values = former.tree() / "tests" / "kubernetes_nodes" / "values.yaml"
+        self.tools.helm(
+            "install", "hapax", str(former.tree() / "charts" / "hapax"), "--namespace", NAMESPACE, "--create-namespace",
+            "--values", str(values), "--set", f"image.tag={former.TAG}", "--wait")
+        where = ("-n", NAMESPACE, "brokerpool/hapax-broker")
+        self.tools.kubectl("wait", "--for=create", "--timeout=60s", *where)
+        self.tools.kubectl("wait", "--for=condition=Ready", "--timeout=120s", *where)
+        self.tools.kubectl(
+            "wait", "--for=condition=Ready", "--timeout=120s", "pod", "-n", NAMESPACE, "--selector",
+            "app.kubernetes.io/instance=hapax")
+
+    def store(self) -> None:
+        """Resources as the former release stores them."""
+        from hapax.client import NewTopic
+        from hapax.client.blocking import Admin
+
+        for _, each in _STORED:
+            self.tools.kubectl("apply", "-n", NAMESPACE, "-f", "-", text=json.dumps(each))
+        self.tools.kubectl(
+            "wait", "--for=condition=Ready", "--timeout=60s", "-n", NAMESPACE, "topics.hapax.dev/described",
+            "txp/loader")
+        with Admin({"bootstrap.servers": self.bootstrap}) as admin:
+            admin.create_topics([
+                NewTopic(name, PARTITIONS, 3, {"min.insync.replicas": "2"}) for name in ("written", "copied")])
+
+    def run(self) -> None:
+        self.timed("former chart installed", self.install_former)
+        self.store()
+        before = {kind: self.tools.get(kind, "-n", NAMESPACE)["items"] for kind in ("topics.hapax.dev", "txp")}
+        writer = Writer(self.bootstrap, "written")
+        readers = [Reader(self.bootstrap, name) for name in ("written", "copied")]
+        native = FormerClient(self.release, self.folder)
+        clients = [writer, Copier(self.bootstrap, "written", "copied"), *readers, native]
+        for each in clients:
+            each.start()
+        self.until(lambda: all(each.done > 100 for each in clients[:-1]) and native.committed() > 50, 60, clients)
+        self.timed("upgrade", lambda: self.page.follow("From the first phase"))
+        marks = [each.done for each in clients[:-1]]
+        seen = native.committed()
+        self.until(lambda: all(each.done > mark + 200 for each, mark in zip(clients[:-1], marks, strict=True))
+                   and native.committed() > seen + 50, 60, clients)
+        writer.end()
+        self.until(lambda: readers[1].done >= writer.done, 60, clients)
+        for each in clients[1:]:
+            each.end()
+        self.judge(writer, readers, native, clients)
+        self.look_at(before)
+
+    def judge(self, writer: Writer, readers: list[Reader], native: FormerClient, clients: list[Client]) -> None:
+        wanted = {each: list(range(each, writer.done, PARTITIONS)) for each in range(PARTITIONS)}
+        for name, reader in zip(("written", "copied"), readers, strict=True):
+            found = contents(self.bootstrap, name)
+            for where, numbers in (("the log", found), ("its reader", reader.found)):
+                for partition in range(PARTITIONS):
+                    got = numbers.get(partition, [])
+                    lost = sorted(set(wanted[partition]) - set(got))
+                    doubled = len(got) - len(set(got))
+                    if where == "the log":
+                        self.check(got == wanted[partition], f"{name}-{partition}: {len(lost)} lost, "
+                                   f"{doubled} doubled, or out of order: {lost[:5]}")
+                    else:  # a group may read again what it has not committed yet, and loses nothing
+                        self.check(not lost, f"{where} of {name}-{partition} lacks {lost[:5]}")
+        outcome = native.outcome
+        self.check(outcome["lost"] == {"0": [], "1": []} and outcome["doubled"] == {} and outcome["wrong"] == [],
+                   f"native client: {outcome}")
+        self.check(outcome["position"] == outcome["committed"] - 1, f"its group's position: {outcome}")
+        for each in clients:
+            self.figures[f"longest pause of: {each.name}"] = each.longest_s
+            at = time.strftime("%H:%M:%S", time.gmtime(each.longest_at)) if each.longest_at else "?"
+            print(f"{each.name}: {each.done}, longest {each.longest_s:.2f} s (until {at}), "
+                  f"{len(each.notes)} notes {each.notes[:5]}", flush=True)
+            self.check(each.longest_s <= AT_MOST_S, f"{each.name} stood still for {each.longest_s:.1f} s")
+
+    def look_at(self, before: dict[str, list[Any]]) -> None:
+        """What was stored is there and is carried out."""
+        self.tools.kubectl(
+            "wait", "--for=condition=Ready", "--timeout=60s", "-n", NAMESPACE, "topics.hapax.dev/described",
+            "txp/loader")
+        for kind, items in before.items():
+            after = {each["metadata"]["name"]: each for each in self.tools.get(kind, "-n", NAMESPACE)["items"]}
+            for each in items:
+                now = after.get(each["metadata"]["name"])
+                self.check(now is not None and now["metadata"]["uid"] == each["metadata"]["uid"]
+                           and now["spec"] == each["spec"], f"{kind} {each['metadata']['name']} changed: {now}")
+        images = {
+            container["image"] for pod in self.tools.get("pods", "-n", NAMESPACE)["items"]
+            if pod["metadata"]["labels"].get("app.kubernetes.io/instance") == "hapax"
+            for container in pod["spec"]["containers"]}
+        self.check(f"{former.REPOSITORY}:{former.TAG}" not in images, f"pods of the former release: {images}")
+        self.timed("helm test", lambda: self.tools.helm("test", "hapax", "-n", NAMESPACE, "--logs"))
+
+    def check(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            self.faults.append(otherwise)
+
+    def timed(self, what: str, work: Any) -> None:
+        began = time.monotonic()
+        print(f"{time.strftime('%H:%M:%S', time.gmtime())} {what} ...", file=sys.stderr, flush=True)
+        said = work()
+        if isinstance(said, str):
+            (self.folder / f"{what.replace(' ', '-')}.txt").write_text(said)
+        self.figures[what] = time.monotonic() - began
+
+    def until(self, happened: Any, seconds: float, clients: list[Client]) -> None:
+        limit = time.monotonic() + seconds
+        while not happened():
+            for each in clients:
+                if each.failure is not None:
+                    raise each.failure
+            assert time.monotonic() < limit, [(each.name, each.done, each.notes[-3:]) for each in clients]
+            time.sleep(0.2)
+
+
+def main() -> int:
+    world = Path(os.environ[FOLDER])
+    folder = ROOT / "build" / "kube-upgrade"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    archives = [*build_images().values(), former.image()]
+    cluster = KubeCluster(world, world.name, build(), archives, NODES)
+    try:
+        upgrade = Upgrade(cluster.start(), folder)
+        try:
+            upgrade.run()
+        except BaseException:
+            _keep(upgrade.tools, folder)
+            raise
+        if upgrade.faults:
+            _keep(upgrade.tools, folder)
+    finally:
+        cluster.close()
+    _RESULTS.write_text(json.dumps(upgrade.figures, indent=1) + "\n")
+    for name, seconds in upgrade.figures.items():
+        print(f"{seconds:8.2f}  {name}")
+    for fault in upgrade.faults:
+        print(f"FAULT: {fault}")
+    return 1 if upgrade.faults else 0
+
+
+def _keep(tools: Tools, folder: Path) -> None:
+    """Writes down what helps to find out what went wrong."""
+    for name, words in (
+        ("pods", ("get", "pods", "-A", "-o", "wide")),
+        ("events", ("get", "events", "-n", NAMESPACE, "--sort-by=.lastTimestamp")),
+        ("resources", ("get", "workloads,brokerpools,topics.hapax.dev,txp", "-n", NAMESPACE, "-o", "yaml")),
+    ):
+        try:
+            (folder / f"{name}.txt").write_text(tools.kubectl(*words))
+        except AssertionError as error:
+            (folder / f"{name}.txt").write_text(str(error))
+    for pod in tools.get("pods", "-n", NAMESPACE)["items"]:
+        name = pod["metadata"]["name"]
+        for previous in ("", "-previous"):
+            try:
+                words = ("logs", name, "-n", NAMESPACE, "--all-containers", *(["--previous"] if previous else []))
+                (folder / f"{name}{previous}.log").write_text(tools.kubectl(*words))
+            except AssertionError:
+                continue
+
+
+if __name__ == "__main__":
+    sys.exit(main())
