@@ -1,7 +1,8 @@
 """`python -m hapax_kube upgrade`: from the chart of the first phase (commit a76baed) to this one, under load.
 
 The former chart is installed with the image of its own commit, and gets resources, data and clients. Then the commands
-of docs/kubernetes.md, "From the first phase", are run as they stand there. Nothing may be lost or doubled, no client
+of docs/kubernetes.md, "From the first phase", are run as they stand there. Between its two steps, the former native
+client gives way to the present one, as the page says. Nothing may be lost or doubled, no client
 may stand still for more than five seconds, and what was stored must be found. The figures go to
 build/kube-upgrade.json. The exit code is 1 if a condition is not met.
 """
@@ -47,26 +48,33 @@ _STORED: Final = (
 )
 
 
-class FormerClient(Client):
-    """The former release's own client, in a pod of its image: transactions with tokens, whose numbers it checks."""
+class NativeClient(Client):
+    """The native client of one of the releases, in a pod of that release's image: transactions with tokens, whose
+    numbers it checks itself at its end."""
 
-    def __init__(self, release: Release, folder: Path) -> None:
-        super().__init__("native client of the former release", "hapax.hapax.svc.cluster.local:9092")
+    def __init__(self, release: Release, folder: Path, name: str, tree: Path, image: str) -> None:
+        """`tree`: of the release, with the program that the pod runs."""
+        super().__init__(f"{name} native client", "hapax.hapax.svc.cluster.local:9092")
         self._release = release
-        self._said = folder / "native.log"
+        self._pod_name = f"{name}-client"
+        self._program = tree / "tests" / "hapax_kube" / "pod_load.py"
+        self._image = image
+        self._said = folder / f"{name}-client.log"
+        self._said.touch()
         self.outcome: dict[str, Any] = {}
 
     def start(self) -> None:
         self._release.tools.kubectl("apply", "-n", NAMESPACE, "-f", "-", text=json.dumps(self._pod()))
-        self._release.tools.kubectl("wait", "pod/native", "-n", NAMESPACE, "--for=condition=Ready", "--timeout=60s")
+        self._release.tools.kubectl(
+            "wait", f"pod/{self._pod_name}", "-n", NAMESPACE, "--for=condition=Ready", "--timeout=60s")
         super().start()
 
     def work(self) -> None:
-        program = former.tree() / "tests" / "hapax_kube" / "pod_load.py"
-        with open(self._said, "w") as said, open(program) as text:
+        with open(self._said, "w") as said, open(self._program) as text:
             done = subprocess.run(
                 self._release.tools.command(
-                    "kubectl", "exec", "-i", "native", "-n", NAMESPACE, "--", "python3", "-", "native", self.bootstrap),
+                    "kubectl", "exec", "-i", self._pod_name, "-n", NAMESPACE, "--", "python3", "-", self._pod_name,
+                    self.bootstrap),
                 stdin=text, stdout=subprocess.PIPE, stderr=said, text=True, check=False)
         assert done.returncode == 0, self._said.read_text()[-3000:]
         self.outcome = json.loads(done.stdout)
@@ -78,7 +86,7 @@ class FormerClient(Client):
         return int(lines[-1].split()[0]) if lines else 0
 
     def end(self) -> None:
-        self._release.tools.kubectl("exec", "native", "-n", NAMESPACE, "--", "touch", "/tmp/stop")
+        self._release.tools.kubectl("exec", self._pod_name, "-n", NAMESPACE, "--", "touch", "/tmp/stop")
         super().end()
 
     def _pod(self) -> object:
@@ -86,12 +94,12 @@ class FormerClient(Client):
         spec, container = like["spec"], like["spec"]["containers"][0]
         return {
             "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": "native", "labels": {"app": "native"}},
+            "metadata": {"name": self._pod_name, "labels": {"app": self._pod_name}},
             "spec": {
                 "restartPolicy": "Never", "securityContext": spec["securityContext"],
                 "automountServiceAccountToken": False, "volumes": [{"name": "tmp", "emptyDir": {}}],
                 "containers": [{
-                    "name": "load", "image": container["image"], "imagePullPolicy": container["imagePullPolicy"],
+                    "name": "load", "image": self._image, "imagePullPolicy": container["imagePullPolicy"],
                     "command": ["python3", "-c", "import signal; signal.pause()"],
                     "securityContext": container["securityContext"],
                     "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
@@ -146,24 +154,37 @@ class Upgrade:
         before = {kind: self.tools.get(kind, "-n", NAMESPACE)["items"] for kind in ("topics.hapax.dev", "txp")}
         writer = Writer(self.bootstrap, "written")
         readers = [Reader(self.bootstrap, name) for name in ("written", "copied")]
-        native = FormerClient(self.release, self.folder)
-        clients = [writer, Copier(self.bootstrap, "written", "copied"), *readers, native]
-        for each in clients:
+        natives = [
+            NativeClient(self.release, self.folder, "former", former.tree(), f"{former.REPOSITORY}:{former.TAG}"),
+            NativeClient(self.release, self.folder, "present", ROOT, HAPAX)]
+        others: list[Client] = [writer, Copier(self.bootstrap, "written", "copied"), *readers]
+        for each in (*others, natives[0]):
             each.start()
-        self.until(lambda: all(each.done > 100 for each in clients[:-1]) and native.committed() > 50, 60, clients)
-        self.timed("upgrade", lambda: self.page.follow("From the first phase"))
-        marks = [each.done for each in clients[:-1]]
-        seen = native.committed()
-        self.until(lambda: all(each.done > mark + 200 for each, mark in zip(clients[:-1], marks, strict=True))
-                   and native.committed() > seen + 50, 60, clients)
+        self.go_on(others, natives[0])
+        self.timed("to the nodes of both releases", lambda: self.page.follow("To the nodes of both releases"))
+        self.go_on(others, natives[0])
+        natives[1].start()
+        self.go_on(others, natives[1])
+        natives[0].end()
+        self.timed("to the nodes of this release", lambda: self.page.follow("To the nodes of this release"))
+        self.go_on(others, natives[1])
         writer.end()
-        self.until(lambda: readers[1].done >= writer.done, 60, clients)
-        for each in clients[1:]:
+        self.until(lambda: all(each.done >= writer.done for each in readers), 60, others)
+        for each in (*others[1:], natives[1]):
             each.end()
-        self.judge(writer, readers, native, clients)
+        self.judge(writer, readers, natives, [*others, *natives])
         self.look_at(before)
 
-    def judge(self, writer: Writer, readers: list[Reader], native: FormerClient, clients: list[Client]) -> None:
+    def go_on(self, others: list[Client], native: NativeClient) -> None:
+        """Waits until every client has gone on for a while."""
+        marks = [each.done for each in others]
+        seen = native.committed()
+        self.until(lambda: all(each.done > mark + 200 for each, mark in zip(others, marks, strict=True))
+                   and native.committed() > seen + 50, 90, [*others, native])
+
+    def judge(
+        self, writer: Writer, readers: list[Reader], natives: list[NativeClient], clients: list[Client]
+    ) -> None:
         wanted = {each: list(range(each, writer.done, PARTITIONS)) for each in range(PARTITIONS)}
         for name, reader in zip(("written", "copied"), readers, strict=True):
             found = contents(self.bootstrap, name)
@@ -177,10 +198,10 @@ class Upgrade:
                                    f"{doubled} doubled, or out of order: {lost[:5]}")
                     else:  # a group may read again what it has not committed yet, and loses nothing
                         self.check(not lost, f"{where} of {name}-{partition} lacks {lost[:5]}")
-        outcome = native.outcome
-        self.check(outcome["lost"] == {"0": [], "1": []} and outcome["doubled"] == {} and outcome["wrong"] == [],
-                   f"native client: {outcome}")
-        self.check(outcome["position"] == outcome["committed"] - 1, f"its group's position: {outcome}")
+        for native in natives:
+            outcome = native.outcome
+            self.check(outcome["lost"] == {"0": [], "1": []} and outcome["doubled"] == {} and outcome["wrong"] == []
+                       and outcome["position"] == outcome["committed"] - 1, f"{native.name}: {outcome}")
         for each in clients:
             self.figures[f"longest pause of: {each.name}"] = each.longest_s
             at = time.strftime("%H:%M:%S", time.gmtime(each.longest_at)) if each.longest_at else "?"

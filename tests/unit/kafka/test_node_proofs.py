@@ -16,7 +16,8 @@ from hapax.wire.internal_writes import proof
 
 SESSION = bytes(range(16))
 NODE = NodeView(
-    NodeRecord(NodeId(100), "coordinator", "h", 1, "h:2", session=SESSION, public_rpc_address="h:4"), RegistrationEpoch(7))
+    NodeRecord(NodeId(100), "coordinator", "h", 1, "h:2", session=SESSION, public_rpc_address="h:4"),
+    RegistrationEpoch(7))
 VIEW: Any = SimpleNamespace(
     registered=lambda epoch, session: NODE if (epoch, session) == (7, SESSION) else None)
 SHOWN = proof(RegistrationEpoch(7), SESSION, ShardEpoch(3))
