@@ -119,7 +119,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def former_index(status: str) -> int:
-    """How the former release is told of a status. One that it does not know was answered by the handler, too."""
+    """A status as the former release writes it. A status that it does not know becomes one that a handler answers."""
     return _INDEX.get(status, _INDEX["FAILED_PRECONDITION"])
 
 
