@@ -14,7 +14,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -160,6 +162,18 @@ class Upgrade:
         others: list[Client] = [writer, Copier(self.bootstrap, "written", "copied"), *readers]
         for each in (*others, natives[0]):
             each.start()
+        logs = Logs(self.tools, self.folder, [
+            pod["metadata"]["name"] for role in ("broker", "coordinator") for pod in self.release.pods(role)])
+        try:
+            self.upgrade(writer, readers, natives, others)
+        finally:
+            logs.close()
+        self.judge(writer, readers, natives, [*others, *natives])
+        self.look_at(before)
+
+    def upgrade(
+        self, writer: Writer, readers: list[Reader], natives: list[NativeClient], others: list[Client]
+    ) -> None:
         self.go_on(others, natives[0])
         self.timed("to the nodes of both releases", lambda: self.page.follow("To the nodes of both releases"))
         self.go_on(others, natives[0])
@@ -172,8 +186,6 @@ class Upgrade:
         self.until(lambda: all(each.done >= writer.done for each in readers), 60, others)
         for each in (*others[1:], natives[1]):
             each.end()
-        self.judge(writer, readers, natives, [*others, *natives])
-        self.look_at(before)
 
     def go_on(self, others: list[Client], native: NativeClient) -> None:
         """Waits until every client has gone on for a while."""
@@ -219,7 +231,7 @@ class Upgrade:
             for each in items:
                 now = after.get(each["metadata"]["name"])
                 self.check(now is not None and now["metadata"]["uid"] == each["metadata"]["uid"]
-                           and now["spec"] == each["spec"], f"{kind} {each['metadata']['name']} changed: {now}")
+                           and _holds(now["spec"], each["spec"]), f"{kind} {each['metadata']['name']} changed: {now}")
         images = {
             container["image"] for pod in self.tools.get("pods", "-n", NAMESPACE)["items"]
             if pod["metadata"]["labels"].get("app.kubernetes.io/instance") == "hapax"
@@ -273,6 +285,41 @@ def main() -> int:
     for fault in upgrade.faults:
         print(f"FAULT: {fault}")
     return 1 if upgrade.faults else 0
+
+
+def _holds(now: Any, before: Any) -> bool:
+    """Whether all that was stored is there with its value; a definition may have added defaults."""
+    if isinstance(before, dict):
+        return isinstance(now, dict) and all(key in now and _holds(now[key], value) for key, value in before.items())
+    return bool(now == before)
+
+
+class Logs:
+    """Follows the logs of pods that are replaced, since theirs go with them."""
+
+    def __init__(self, tools: Tools, folder: Path, pods: Sequence[str]) -> None:
+        self._tools = tools
+        self._folder = folder
+        self._stopping = threading.Event()
+        self._followers: dict[str, subprocess.Popen[bytes]] = {}
+        self._threads = [threading.Thread(target=self._follow, args=(pod,), daemon=True) for pod in pods]
+        for each in self._threads:
+            each.start()
+
+    def _follow(self, pod: str) -> None:
+        with open(self._folder / f"{pod}.all.log", "ab") as log:
+            while not self._stopping.wait(0.5):
+                self._followers[pod] = subprocess.Popen(
+                    self._tools.command("kubectl", "logs", "--follow", pod, "-n", NAMESPACE),
+                    stdout=log, stderr=subprocess.DEVNULL)
+                self._followers[pod].wait()
+
+    def close(self) -> None:
+        self._stopping.set()
+        for each in list(self._followers.values()):
+            each.terminate()
+        for thread in self._threads:
+            thread.join(10)
 
 
 def _keep(tools: Tools, folder: Path) -> None:

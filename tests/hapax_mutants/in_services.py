@@ -40,6 +40,12 @@ MUTANTS = (
         (unit("runtime/test_rpc_former.py"),),
     ),
     Mutant(
+        "a pod that has come back is looked for at its former address alone", "calls pause for seconds in each roll", "runtime/network.py",
+        "            if not silent:\n",
+        "            if True:\n",
+        (unit("runtime/test_network.py"),),
+    ),
+    Mutant(
         "a handler is cancelled with its caller", "a caller that went away leaves no half-done decision",
         "runtime/rpc_server.py",
         "await asyncio.shield(self._running.spawn(run(method, handler, request, peer)))",

@@ -42,6 +42,10 @@ log = telemetry.logger("network")
 _SCRATCH_BYTES: Final = 256 * 1024
 _RESERVED_DESCRIPTORS: Final = 256
 _BACKLOG: Final = 4096
+_FIRST_ATTEMPT_S: Final = 1.0
+"""Nothing answers at the address of a pod that is gone, and its name leads there for a moment after the pod has come
+back elsewhere. So an attempt that gets no answer is given up, and the name is resolved again. Later attempts take
+longer, for networks that are slow."""
 _CLOSE_SECONDS: Final = 1.0
 """A listener that closes waits at most this long for its connections to send their queued answers."""
 
@@ -144,27 +148,42 @@ class TcpNetwork:
         self, host: str, port: int, opened: Callable[[FrameConnection], FrameHandler], limits: FrameLimits,
         tls: TlsContexts | None = None,
     ) -> FrameConnection:
-        """Opens a connection. Raises OSError where no process listens or the TLS handshake fails."""
+        """Opens a connection; the caller limits the time. `opened` may be called for a connection that is dropped
+        again: its last call counts. Raises OSError where no process listens or the TLS handshake fails."""
+        made: list[Connection] = []
 
         def connection() -> Connection:
-            if tls is None:
-                return Connection(self, opened, limits, None)
-            return TlsConnection(self, opened, limits, None, tls, host)
+            made.append(
+                Connection(self, opened, limits, None) if tls is None
+                else TlsConnection(self, opened, limits, None, tls, host))
+            return made[-1]
 
-        # Names are resolved here: when uvloop's `create_connection` is cancelled, it leaves its name lookup running,
-        # and the log later says that the lookup's exception was never retrieved.
-        found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        failure: OSError | None = None
-        for family, _, protocol_number, _, address in found:
-            try:
-                _, protocol = await self.loop.create_connection(
-                    connection, str(address[0]), port, family=family, proto=protocol_number)
-                if isinstance(protocol, TlsConnection):
-                    await protocol.established()
-                return cast(FrameConnection, protocol)
-            except OSError as error:
-                failure = error
-        raise failure or OSError(f"{host} has no address")
+        attempt_s = _FIRST_ATTEMPT_S
+        while True:
+            # Names are resolved here: when uvloop's `create_connection` is cancelled, it leaves its name lookup
+            # running, and the log later says that the lookup's exception was never retrieved.
+            found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            failure: OSError | None = None
+            silent = False
+            for family, _, protocol_number, _, address in found:
+                try:
+                    try:
+                        async with asyncio.timeout(attempt_s):
+                            _, protocol = await self.loop.create_connection(
+                                connection, str(address[0]), port, family=family, proto=protocol_number)
+                    except TimeoutError:  # which is an OSError, too: of the system, or of this attempt
+                        silent = True
+                        if made:
+                            made[-1].drop()
+                        continue
+                    if isinstance(protocol, TlsConnection):
+                        await protocol.established()
+                    return cast(FrameConnection, protocol)
+                except OSError as error:
+                    failure = error
+            if not silent:
+                raise failure or OSError(f"{host} has no address")
+            attempt_s *= 2
 
     # gRPC's library is imported with the first listener or channel: 16 MB and 0.1 s that not every program needs, and a
     # process must not fork once it runs.

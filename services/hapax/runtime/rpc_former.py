@@ -174,7 +174,7 @@ class FormerChannel(ReconnectingChannel[FormerLink]):
 
         def opened(connection: FrameConnection) -> FrameHandler:
             links.append(FormerLink(connection))
-            return links[0]
+            return links[-1]
 
         try:
             async with asyncio.timeout(CONNECT_S):
@@ -182,4 +182,4 @@ class FormerChannel(ReconnectingChannel[FormerLink]):
         except (OSError, ValueError, TimeoutError) as error:
             raise RpcError("UNAVAILABLE", f"{self._address}: {error or 'no connection in time'}") from None
         self._back_off.connected()
-        return links[0]
+        return links[-1]

@@ -156,7 +156,7 @@ class FramesChannel(ReconnectingChannel[_Link]):
         def opened(connection: FrameConnection) -> FrameHandler:
             links.append(_Link(connection))
             connection.send((greeting(self._identity),))
-            return links[0]
+            return links[-1]
 
         try:
             async with asyncio.timeout(CONNECT_S):
@@ -164,7 +164,7 @@ class FramesChannel(ReconnectingChannel[_Link]):
         except (OSError, ValueError, TimeoutError) as error:
             raise RpcError("UNAVAILABLE", f"{self._address}: {error or 'no connection in time'}") from None
         self._back_off.connected()
-        return links[0]
+        return links[-1]
 
 
 # --- the answering side -------------------------------------------------------------------------------------------
