@@ -24,7 +24,7 @@ FLIGHTS ?= 336776
 ARCHIVES ?=
 VERSION ?=
 
-.PHONY: help setup demo secure-demo test test-one test-clients security-test lint bench proto docs scenarios-update spark-matrix golden upgrade-test sim sim-seed sim-summary explore chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test cert-manager-test audit-deps sbom release release-test clean
+.PHONY: help setup demo secure-demo test test-one test-clients security-test lint bench proto docs scenarios-update spark-matrix golden upgrade-test sim sim-seed sim-summary explore chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test kube-upgrade cert-manager-test audit-deps sbom release release-test clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -118,6 +118,9 @@ kube-up: setup ## start a Kubernetes API on loopback, or with NODES=3 a Kubernet
 
 kube-demo: setup ## count 336,776 flights through Spark on Kubernetes exactly once while pods are deleted (root)
 	@PYTHONPATH=tests $(BIN)/python -m hapax_kube demo $(FLIGHTS)
+
+kube-upgrade: setup ## upgrade a release of the first phase (commit a76baed) to this one under load: nothing lost, no pause above 5 s (root)
+	@PYTHONPATH=tests $(BIN)/python -m hapax_kube upgrade
 
 kube-bench: setup ## measure failovers after the loss of brokers and machines: make kube-bench KILLS=50 (root)
 	@PYTHONPATH=tests $(BIN)/python -m hapax_kube bench $(KILLS)

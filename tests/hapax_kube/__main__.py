@@ -7,6 +7,7 @@
     python -m hapax_kube down            stops what `up` started
     python -m hapax_kube bench KILLS     measures failovers: this many losses of a broker, of four kinds in turn
     python -m hapax_kube demo FLIGHTS    Spark on Kubernetes: counts this many flights once while pods are deleted
+    python -m hapax_kube upgrade         upgrades a release of the first phase to this one under load
     python -m hapax_kube test [WORDS]    runs tests/kubernetes_nodes; WORDS are arguments of pytest. Uses the cluster of
                                          KUBECONFIG if that is set, or starts one
 
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from hapax.local.folder import alive, start_time
+from hapax_kube import former
 from hapax_kube.api import KubeApi
 from hapax_kube.binaries import ROOT, NoKubernetes, build, cache
 from hapax_kube.images import DEMO_IMAGES, USUAL, build_images
@@ -140,6 +142,14 @@ def demo(flights: int) -> int:
     return run_in_world([sys.executable, "-m", "hapax_kube.demo", str(flights)], os.environ)
 
 
+def upgrade() -> int:
+    _possible()
+    build()
+    build_images()
+    former.image()
+    return run_in_world([sys.executable, "-m", "hapax_kube.upgrade"], os.environ)
+
+
 def _possible() -> None:
     """Raises NoKubernetes if nodes cannot run on this computer."""
     install_missing()
@@ -179,6 +189,8 @@ def main(words: list[str]) -> int:
                 return bench(int(kills))
             case ["demo", flights] if flights.isdigit() and int(flights) > 0:
                 return demo(int(flights))
+            case ["upgrade"]:
+                return upgrade()
             case ["test", *rest]:
                 return test(rest)
     except NoKubernetes as error:

@@ -28,6 +28,24 @@ MUTANTS = (
         (unit("runtime/test_rpc.py"),),
     ),
     Mutant(
+        "while releases mix, a former call to another cluster's controller is carried out", "rule 22", "runtime/rpc_former.py",
+        "        check_cluster(own, text_field(payload, number) or own)\n",
+        "",
+        (unit("runtime/test_rpc_former.py"),),
+    ),
+    Mutant(
+        "a status that the former release does not know says that the call may be repeated", "rule 22: a refusal is final", "runtime/rpc_former.py",
+        '_INDEX.get(status, _INDEX["FAILED_PRECONDITION"])',
+        '_INDEX.get(status, _INDEX["UNAVAILABLE"])',
+        (unit("runtime/test_rpc_former.py"),),
+    ),
+    Mutant(
+        "a pod that has come back is looked for at its former address alone", "calls pause for seconds in each roll", "runtime/network.py",
+        "            if not silent:\n",
+        "            if True:\n",
+        (unit("runtime/test_network.py"),),
+    ),
+    Mutant(
         "a handler is cancelled with its caller", "a caller that went away leaves no half-done decision",
         "runtime/rpc_server.py",
         "await asyncio.shield(self._running.spawn(run(method, handler, request, peer)))",

@@ -385,7 +385,7 @@ class SimNetwork:
 
     async def serve_rpc(
         self, host: str, port: int, handlers: dict[str, RpcHandler], ready: Callable[[], str] | None = None,
-        *, streams: bool = True, logins: object = None,
+        *, streams: bool = True, logins: object = None, former: object = None,
     ) -> _RpcServer:
         server = _RpcServer(self.world, self.process, port or self.world.next_port(), handlers, self.cluster_id)
         self.world.rpc_servers[server.port] = server

@@ -37,11 +37,13 @@ class ReleaseNode:
             self._command += ["--set", f"{name}={value}"]
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, services: Path) -> None:
-        """`services`: the folder with the package `hapax` of the release to run."""
+    def start(self, services: Path, *further: str) -> None:
+        """`services`: the folder with the package `hapax` of the release to run. `further`: settings of that release,
+        as `name=value`."""
+        command = [*self._command, *(word for each in further for word in ("--set", each))]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                dies_with_parent(self._command), stdout=log, stderr=log,
+                dies_with_parent(command), stdout=log, stderr=log,
                 env={**os.environ, "PYTHONPATH": str(services)},
             )  # fmt: skip
 
@@ -78,9 +80,9 @@ class MixedCluster:
         for node in self.nodes:
             node.wait_ready()
 
-    def restart(self, node: ReleaseNode, services: Path) -> None:
+    def restart(self, node: ReleaseNode, services: Path, *further: str) -> None:
         node.stop()
-        node.start(services)
+        node.start(services, *further)
         node.wait_ready()
 
     def stop(self) -> None:

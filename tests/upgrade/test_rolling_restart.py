@@ -78,11 +78,12 @@ def test_to_this_release_and_back(cluster: MixedCluster, former: Path) -> None:
     loads: tuple[Load, ...] = (transactions, plain)
     for load in loads:
         load.start()
-    for release in (ROOT / "services", former):
+    settings = () if (former / "hapax" / "runtime" / "rpc_server.py").exists() else ("rpc.former.calls=true",)
+    for release, further in ((ROOT / "services", settings), (former, ())):
         for node in cluster.nodes:
             for load in loads:
                 load.wait_for_more(5)
-            cluster.restart(node, release)
+            cluster.restart(node, release, *further)
     for load in loads:
         load.wait_for_more(20)
     committed, written = transactions.stop(), 10 * plain.stop()

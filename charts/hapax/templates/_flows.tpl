@@ -2,7 +2,7 @@
 Every connection between pods: `to` whom, on which port, `from` which of the release's own pods, and from which `peers`
 outside the release (a list of peers of Kubernetes' network policies; `open: true` with an empty list: from everywhere).
 templates/network.yaml makes the policies of both directions from it, and docs/kubernetes.md has it as a table. What is
-not here is denied.
+not here is denied. Nodes of the first phase take clients' calls at 9094, too (`formerCalls`).
 */}}
 {{- define "hapax.flows" -}}
 {{- $v := .Values -}}
@@ -14,7 +14,7 @@ not here is denied.
 {{- if $v.load.enabled }}{{ $programs = concat $programs (list "load-master" "load-worker") }}{{ end -}}
 {{- $flows := list
       (dict "port" 9092 "to" $kafka "from" (ternary $programs (concat (list "broker" "coordinator") $programs) $secure) "peers" $v.networkPolicy.clients "open" true)
-      (dict "port" 9094 "to" $nodes "from" $nodes "peers" list)
+      (ternary (dict "port" 9094 "to" $nodes "from" (concat $nodes (without $programs "operator")) "peers" $v.networkPolicy.clients "open" true) (dict "port" 9094 "to" $nodes "from" $nodes "peers" list) $v.formerCalls)
       (dict "port" 9096 "to" $nodes "from" $programs "peers" $v.networkPolicy.clients "open" true)
       (dict "port" 9097 "to" $kafka "from" $nodes "peers" list)
       (dict "port" 8080 "to" (ternary (append $nodes "admin") $nodes $v.admin.enabled) "from" list "peers" $v.networkPolicy.metrics "open" (not $secure)) -}}

@@ -263,6 +263,9 @@ spec:
             {{- end }}
             - {name: HAPAX_RPC_LISTEN, value: "0.0.0.0:9094"}
             - {name: HAPAX_PUBLIC_RPC_LISTEN, value: "0.0.0.0:9096"}
+            {{- if $root.Values.formerCalls }}
+            - {name: HAPAX_RPC_FORMER_CALLS, value: "true"}
+            {{- end }}
             {{- if .kafka }}
             - {name: HAPAX_FRAMES_LISTEN, value: "0.0.0.0:9097"}
             {{- end }}

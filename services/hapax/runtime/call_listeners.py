@@ -60,13 +60,14 @@ async def listen_for_calls(
     logins = _public_logins(settings, scram, ports)
     public = guarded_calls(access, public, lease_topics)
     hot = {method: handler for method, handler in internal.items() if method in HOT}
+    former = {**public, **internal} if settings.rpc_former_calls else None
     frames: RpcServer | None = None
     async with contextlib.AsyncExitStack() as opened:  # where an address is taken, those that were opened are closed
         at = settings.rpc_address
-        inside = await network.serve_rpc(at.host, at.port, internal, ready)
+        inside = await network.serve_rpc(at.host, at.port, internal, ready, former=former)
         opened.push_async_callback(inside.close)
         at = Address.parse(settings.public_rpc_listen)
-        outside = await network.serve_rpc(at.host, at.port, public, ready, streams=False, logins=logins)
+        outside = await network.serve_rpc(at.host, at.port, public, ready, streams=False, logins=logins, former=former)
         opened.push_async_callback(outside.close)
         if hot and settings.rpc_hot_path == "frames":
             at = Address.parse(settings.frames_listen)

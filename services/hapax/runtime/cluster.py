@@ -57,7 +57,7 @@ from hapax.runtime.ports import (
 )
 from hapax.runtime.quota_image import QuotaImage
 from hapax.runtime.rollback_guard import RollbackGuard, StoreRefused
-from hapax.runtime.rpc import AT, FRAMES
+from hapax.runtime.rpc import AT, FORMER, FRAMES
 from hapax.runtime.scram_image import ScramImage
 
 log = telemetry.logger("metadata")
@@ -86,6 +86,8 @@ class NodeView:
         record = self.record
         name = f"{record.role}/{record.node_id}{AT}"
         rpc = name + record.rpc_address if record.rpc_address else ""
+        if rpc and not record.public_rpc_address:
+            rpc = FORMER + rpc
         object.__setattr__(self, "rpc_address", rpc)
         object.__setattr__(self, "hot_address", FRAMES + name + record.frames_address if record.frames_address else rpc)
 
@@ -114,8 +116,8 @@ class NodeView:
 
     @property
     def public_rpc_address(self) -> str:
-        """For clients' calls."""
-        return self.record.public_rpc_address
+        """For clients' calls. A node of the former release has one listener for all (`rpc_former`)."""
+        return self.record.public_rpc_address or self.record.rpc_address
 
     @property
     def session(self) -> bytes:

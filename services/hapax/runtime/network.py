@@ -29,7 +29,7 @@ from hapax.runtime.ports import (
     RpcServer,
     TlsContexts,
 )
-from hapax.runtime.rpc import AT, FRAMES, RpcIdentity
+from hapax.runtime.rpc import AT, FORMER, FRAMES, RpcIdentity
 from hapax.runtime.tls_connection import PIECE_BYTES, TlsAccepted, TlsConnection
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ log = telemetry.logger("network")
 _SCRATCH_BYTES: Final = 256 * 1024
 _RESERVED_DESCRIPTORS: Final = 256
 _BACKLOG: Final = 4096
+_FIRST_ATTEMPT_S: Final = 1.0
+"""Nothing answers at the address of a pod that is gone, and its name leads there for a moment after the pod has come
+back elsewhere. So an attempt that gets no answer is given up, and the name is resolved again. Later attempts take
+longer, for networks that are slow."""
 _CLOSE_SECONDS: Final = 1.0
 """A listener that closes waits at most this long for its connections to send their queued answers."""
 
@@ -116,8 +120,10 @@ class TcpNetwork:
         accept: Callable[[FrameConnection], FrameHandler],
         limits: FrameLimits,
         tls: TlsContexts | None = None,
+        foreign: Callable[[asyncio.Transport, bytes], None] | None = None,
     ) -> _Listener:
-        """Listens on `host`:`port`, 0 for a free port. Raises OSError where the address is taken."""
+        """Listens on `host`:`port`, 0 for a free port. `foreign` takes over connections that begin as HTTP/2 does.
+        Raises OSError where the address is taken."""
         most = min(limits.max_connections, raise_descriptor_limit() - _RESERVED_DESCRIPTORS)
         accepted: Accepted
         connection: Callable[[], Connection]
@@ -128,41 +134,63 @@ class TcpNetwork:
             accepted = TlsAccepted(most, limits, self.loop)
             connection = partial(TlsConnection, self, accept, limits, accepted, tls)
 
-        server = await self.loop.create_server(connection, host, port, backlog=_BACKLOG)
+        if foreign is not None:
+            from hapax.runtime.former_server import Front
+
+            framed = connection
+            accepting: Callable[[], asyncio.BaseProtocol] = lambda: Front(framed, foreign)  # noqa: E731
+        else:
+            accepting = connection
+        server = await self.loop.create_server(accepting, host, port, backlog=_BACKLOG)
         return _Listener(server, accepted, limits)
 
     async def connect(
         self, host: str, port: int, opened: Callable[[FrameConnection], FrameHandler], limits: FrameLimits,
         tls: TlsContexts | None = None,
     ) -> FrameConnection:
-        """Opens a connection. Raises OSError where no process listens or the TLS handshake fails."""
+        """Opens a connection; the caller limits the time. `opened` may be called for a connection that is dropped
+        again: its last call counts. Raises OSError where no process listens or the TLS handshake fails."""
+        made: list[Connection] = []
 
         def connection() -> Connection:
-            if tls is None:
-                return Connection(self, opened, limits, None)
-            return TlsConnection(self, opened, limits, None, tls, host)
+            made.append(
+                Connection(self, opened, limits, None) if tls is None
+                else TlsConnection(self, opened, limits, None, tls, host))
+            return made[-1]
 
-        # Names are resolved here: when uvloop's `create_connection` is cancelled, it leaves its name lookup running,
-        # and the log later says that the lookup's exception was never retrieved.
-        found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        failure: OSError | None = None
-        for family, _, protocol_number, _, address in found:
-            try:
-                _, protocol = await self.loop.create_connection(
-                    connection, str(address[0]), port, family=family, proto=protocol_number)
-                if isinstance(protocol, TlsConnection):
-                    await protocol.established()
-                return cast(FrameConnection, protocol)
-            except OSError as error:
-                failure = error
-        raise failure or OSError(f"{host} has no address")
+        attempt_s = _FIRST_ATTEMPT_S
+        while True:
+            # Names are resolved here: when uvloop's `create_connection` is cancelled, it leaves its name lookup
+            # running, and the log later says that the lookup's exception was never retrieved.
+            found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            failure: OSError | None = None
+            silent = False
+            for family, _, protocol_number, _, address in found:
+                try:
+                    try:
+                        async with asyncio.timeout(attempt_s):
+                            _, protocol = await self.loop.create_connection(
+                                connection, str(address[0]), port, family=family, proto=protocol_number)
+                    except TimeoutError:  # which is an OSError, too: of the system, or of this attempt
+                        silent = True
+                        if made:
+                            made[-1].drop()
+                        continue
+                    if isinstance(protocol, TlsConnection):
+                        await protocol.established()
+                    return cast(FrameConnection, protocol)
+                except OSError as error:
+                    failure = error
+            if not silent:
+                raise failure or OSError(f"{host} has no address")
+            attempt_s *= 2
 
     # gRPC's library is imported with the first listener or channel: 16 MB and 0.1 s that not every program needs, and a
     # process must not fork once it runs.
 
     async def serve_rpc(
         self, host: str, port: int, handlers: dict[str, RpcHandler], ready: Callable[[], str] | None = None,
-        *, streams: bool = True, logins: HeaderLogins | None = None,
+        *, streams: bool = True, logins: HeaderLogins | None = None, former: dict[str, RpcHandler] | None = None,
     ) -> RpcServer:
         """`streams`: whether other services may open their stream of calls here. Under TLS these calls are frames:
         gRPC's library shows a caller no certificate, and does not limit unfinished handshakes."""
@@ -173,10 +201,18 @@ class TcpNetwork:
         server = GrpcServer(
             handlers, self._identity.cluster_id, ready, streams=streams, tls=None if streams else self._tls,
             logins=logins, audit=self.audit)
-        await server.start(host, port)
-        return server
+        if former is None:
+            await server.start(host, port)
+            return server
+        from hapax.runtime.former_server import FormerServer
 
-    async def serve_frames(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> RpcServer:
+        both = FormerServer(server, former, self._identity.cluster_id)
+        await both.start(self, host, port)
+        return both
+
+    async def serve_frames(
+        self, host: str, port: int, handlers: dict[str, RpcHandler]
+    ) -> RpcServer:
         from hapax.runtime.rpc_frames import FramesServer
 
         server = FramesServer(handlers, self._identity.cluster_id, self._services, self.audit)
@@ -189,7 +225,11 @@ class TcpNetwork:
             def forget() -> None:
                 self._channels.pop((address, "", 0, 0), None)
 
-            if address.startswith(FRAMES) or self._services is not None:
+            if address.startswith(FORMER):
+                from hapax.runtime.rpc_former import FormerChannel
+
+                found = FormerChannel(self, address, forget)
+            elif address.startswith(FRAMES) or self._services is not None:
                 from hapax.runtime.rpc_frames import FramesChannel
 
                 found = FramesChannel(self, address, self._identity, forget)

@@ -186,14 +186,15 @@ class Network(Protocol):
 
     async def serve_rpc(
         self, host: str, port: int, handlers: dict[str, RpcHandler], ready: Callable[[], str] | None = None,
-        *, streams: bool = True, logins: HeaderLogins | None = None,
+        *, streams: bool = True, logins: HeaderLogins | None = None, former: dict[str, RpcHandler] | None = None,
     ) -> RpcServer:
         """Serves gRPC. `handlers`: full method name (`/hapax.internal.v1.PartitionBroker/WriteMarkers`) -> handler.
         `ready`: what the process still waits for, "" once it serves; the health service tells it. A call that does
         not name this process's cluster never reaches a handler. `streams`: whether other services may open their
         stream of calls here. Without it the services are public; with it they are served as frames where processes
         prove their names to each other (TLS). `logins`: of clients of public services,
-        who then must show a login or a certificate. Raises OSError where the address is taken."""
+        who then must show a login or a certificate. `former`: what callers of the former release may call, who name no
+        cluster (`rpc_former`); None: nothing. Raises OSError where the address is taken."""
         ...
 
     async def serve_frames(self, host: str, port: int, handlers: dict[str, RpcHandler]) -> RpcServer:

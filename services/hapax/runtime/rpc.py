@@ -15,7 +15,7 @@ import asyncio
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
@@ -31,6 +31,8 @@ EXCHANGE: Final = "/hapax.internal.v1.Calls/Exchange"
 HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 FRAMES: Final = "frames://"
 """Before the address of a listener for frames."""
+FORMER: Final = "former://"
+"""Before the address of a node of the former release (`rpc_former`)."""
 TLS: Final = "tls://"
 """Before the address of a public listener with TLS."""
 AT: Final = "@"
@@ -217,13 +219,17 @@ class PendingCalls(ABC):
 
     def answered(self, call_id: int, status: int, message: bytes) -> None:
         """`message`: the answer, or with an error its detail. An answer to a call that has timed out is dropped."""
+        self.settle(call_id, "OK" if status == 0 else status_of(status), message)
+
+    def settle(self, call_id: int, status: RpcStatus | Literal["OK"], message: bytes) -> None:
+        """As `answered`, of a status by its name."""
         answer = self._pending.pop(call_id, None)
         if answer is None or answer.done():
             return
-        if status == 0:
+        if status == "OK":
             answer.set_result(message)
         else:
-            answer.set_exception(RpcError(status_of(status), message.decode("utf-8", "replace")))
+            answer.set_exception(RpcError(status, message.decode("utf-8", "replace")))
 
     def fail(self, error: RpcError) -> None:
         """The connection is gone."""

@@ -47,6 +47,7 @@ from hapax.runtime.rpc import (
     peer_of,
     run,
 )
+from hapax.runtime.rpc_former import former_index
 
 if TYPE_CHECKING:
     from hapax.runtime.network import TcpNetwork
@@ -155,7 +156,7 @@ class FramesChannel(ReconnectingChannel[_Link]):
         def opened(connection: FrameConnection) -> FrameHandler:
             links.append(_Link(connection))
             connection.send((greeting(self._identity),))
-            return links[0]
+            return links[-1]
 
         try:
             async with asyncio.timeout(CONNECT_S):
@@ -163,7 +164,7 @@ class FramesChannel(ReconnectingChannel[_Link]):
         except (OSError, ValueError, TimeoutError) as error:
             raise RpcError("UNAVAILABLE", f"{self._address}: {error or 'no connection in time'}") from None
         self._back_off.connected()
-        return links[0]
+        return links[-1]
 
 
 # --- the answering side -------------------------------------------------------------------------------------------
@@ -174,27 +175,34 @@ class FramesServer:
 
     def __init__(
         self, handlers: dict[str, RpcHandler], cluster_id: str, services: ServiceTls | None = None,
-        audit: Audit = SILENT,
+        audit: Audit = SILENT, former: dict[str, RpcHandler] | None = None,
     ) -> None:
         """`services`: what callers prove themselves to; each method then takes calls from some roles only. None: calls
-        are taken from everybody who names the cluster. `audit`: where refusals are recorded."""
+        are taken from everybody who names the cluster. `audit`: where refusals are recorded.
+        `former`: what callers of the former release may call (`rpc_former`), who do not greet. None: nothing."""
         self.audit = audit
         self.address = ""
         self.services = services
         self.services_name = "" if services is None else services.incoming.name
         self.handlers = handlers
         self.cluster_id = cluster_id
+        self.former = former
         self.running = RunningHandlers()
         self.complain = Incidents(log, asyncio.get_running_loop().time)
         self._listener: FrameListener | None = None
 
-    async def start(self, network: TcpNetwork, host: str, port: int) -> None:
+    async def start(
+        self, network: TcpNetwork, host: str, port: int,
+        foreign: Callable[[asyncio.Transport, bytes], None] | None = None,
+    ) -> None:
+        """`foreign`: takes over connections of gRPC's clients. Raises OSError."""
         limits, tls = _LIMITS, None
         if self.services is not None:
             tls = self.services.incoming
             limits = replace(
                 self.services.limits, max_frame_bytes=_LIMITS.max_frame_bytes, idle_ms=_LIMITS.idle_ms)
-        self._listener = await network.listen(host, port, lambda connection: _Caller(self, connection), limits, tls)
+        self._listener = await network.listen(
+            host, port, lambda connection: _Caller(self, connection), limits, tls, foreign)
         self.address = str(Address((host, self._listener.port)))
 
     async def close(self, grace: float = 0.0) -> None:
@@ -214,6 +222,8 @@ class _Caller:
         self._caller = None if server.services is None else server.services.peer(connection.certificate)
         self._refusal: RpcError | None = None
         self._greeted = False
+        self._handlers = server.handlers
+        self._code: Callable[[str], int] = code_of
         self._running = 0
         self._paused = False
 
@@ -244,6 +254,9 @@ class _Caller:
         """Whether the connection's first frame is the greeting. Without one its calls name no cluster."""
         identity = RpcIdentity()
         is_greeting = len(frame) >= 8 and _U64.unpack_from(frame)[0] == _GREETING
+        if not is_greeting and self._server.former is not None:
+            self._handlers, self._code = self._server.former, former_index
+            return False
         if is_greeting:
             identity = _greeted(frame)
             self._peer = peer_of(self._connection.peer, identity.caller)
@@ -260,7 +273,7 @@ class _Caller:
         return is_greeting
 
     async def _answer(self, call_id: int, method: str, request: bytes) -> None:
-        handler = self._server.handlers.get(method)
+        handler = self._handlers.get(method)
         if self._caller is not None and not may_call(self._caller.role, method):
             self._server.complain(
                 "refused", "refused a call", method=method, caller=self._caller, peer=self._peer.address)
@@ -275,7 +288,7 @@ class _Caller:
             status, payload = await run(method, handler, request, self._peer)
             if len(payload) > _LARGEST:
                 status, payload = "RESOURCE_EXHAUSTED", b"an answer of %d bytes" % len(payload)
-        self._connection.send((_RESPONSE.pack(call_id, code_of(status)), payload))
+        self._connection.send((_RESPONSE.pack(call_id, self._code(status)), payload))
         self._running -= 1
         if self._paused and self._running <= MAX_RUNNING // 2:
             self._paused = False

@@ -113,6 +113,10 @@ class Settings(AdminSettings, SecuritySettings, AuditSettings):
     port."""
     frames_advertised: str | None = None
     """Address of `frames.listen` that other services are given; default: the bound address."""
+    rpc_former_calls: bool = False
+    """Whether this node can be called by nodes and native clients of the release before `public.rpc.listen` (commit
+    a76baed), while a cluster is upgraded from it. `rpc.listen` then takes calls that name no cluster, and frames in
+    place of gRPC. Only for a cluster without TLS between its processes."""
     http_listen: str = "127.0.0.1:0"
     """Address on which /healthz, /readyz, /syncz and /metrics are served; port 0 picks a free port."""
     etcd_endpoints: str = "127.0.0.1:2379"
@@ -604,6 +608,8 @@ def _validated(base: Settings, sources: Sequence[tuple[str, Mapping[str, str]]])
     if faults:
         raise SettingsError("\n".join(faults.values()))
     given = frozenset(values)
+    if values.get("security_inter_broker_protocol") == SSL and values.get("rpc_former_calls"):
+        raise SettingsError("rpc.former.calls=true: the former release has no TLS between processes")
     if values.get("security_inter_broker_protocol") == SSL and "listeners" not in base.given | values.keys():
         values["listeners"] = _SECURE_LISTENERS
     made = replace(base, **values)

@@ -201,7 +201,7 @@ class Peer:
 
         def opened(connection: FrameConnection) -> Peer:
             made.append(cls(connection, address, client_id, request_timeout_ms))
-            return made[0]
+            return made[-1]
 
         try:
             async with asyncio.timeout(connect_timeout_ms / 1000):
@@ -212,7 +212,7 @@ class Peer:
             raise PeerDistrusted(f"{address}: its certificate is refused: {error.verify_message or error}") from error
         except OSError as error:
             raise PeerClosed(f"{address}: cannot connect: {error}") from error
-        peer = made[0]
+        peer = made[-1]
         if negotiate:
             try:
                 await peer._negotiate(connect_timeout_ms)

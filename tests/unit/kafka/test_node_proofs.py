@@ -15,7 +15,9 @@ from hapax.runtime.cluster import NodeView
 from hapax.wire.internal_writes import proof
 
 SESSION = bytes(range(16))
-NODE = NodeView(NodeRecord(NodeId(100), "coordinator", "h", 1, "h:2", session=SESSION), RegistrationEpoch(7))
+NODE = NodeView(
+    NodeRecord(NodeId(100), "coordinator", "h", 1, "h:2", session=SESSION, public_rpc_address="h:4"),
+    RegistrationEpoch(7))
 VIEW: Any = SimpleNamespace(
     registered=lambda epoch, session: NODE if (epoch, session) == (7, SESSION) else None)
 SHOWN = proof(RegistrationEpoch(7), SESSION, ShardEpoch(3))
@@ -48,5 +50,6 @@ def test_what_proves_no_live_registration_is_a_client_s(content: bytes) -> None:
 
 def test_a_node_s_addresses_for_calls_name_it() -> None:
     assert (NODE.rpc_address, NODE.hot_address) == ("coordinator/100@h:2", "coordinator/100@h:2")
-    hot = NodeView(NodeRecord(NodeId(0), "broker", "h", 1, "h:2", frames_address="h:3"), RegistrationEpoch(1))
+    hot = NodeView(NodeRecord(NodeId(0), "broker", "h", 1, "h:2", public_rpc_address="h:4",
+                              frames_address="h:3"), RegistrationEpoch(1))
     assert hot.hot_address == "frames://broker/0@h:3"

@@ -1,0 +1,182 @@
+"""Calls between this release and the one before gRPC listeners of their own, on one port. `make upgrade-test
+FROM=a76baed` has nodes of both releases."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+
+from hapax.codec.metadata import NodeRecord
+from hapax.core.types import NodeId, RegistrationEpoch
+from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2, lease_pb2
+from hapax.runtime.cluster import NodeView
+from hapax.runtime.network import TcpNetwork
+from hapax.runtime.ports import RpcError, RpcHandler, RpcPeer, RpcServer
+from hapax.runtime.rpc import RpcIdentity
+from hapax.runtime.rpc_former import STATUSES, former_handlers, former_index, text_field
+from hapax.runtime.settings import SettingsError, load
+from unit.runtime.rpc_world import ECHO, FAIL, REFUSE, WHO, Service, failure
+
+CREATE = "/hapax.internal.v1.Controller/CreateTopics"
+GROUPS = "/hapax.v1.Groups/ListGroups"
+
+
+class FormerCaller:
+    """A connection as a node of the former release opens it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def to(cls, server: RpcServer) -> FormerCaller:
+        host, _, port = server.address.rpartition(":")
+        return cls(*await asyncio.open_connection(host, int(port)))
+
+    @staticmethod
+    def frame(call_id: int, method: str, request: bytes) -> bytes:
+        name = method.encode()
+        body = struct.pack(">QH", call_id, len(name)) + name + request
+        return struct.pack(">i", len(body)) + body
+
+    async def answer(self) -> tuple[int, str, bytes]:
+        (size,) = struct.unpack(">i", await self._reader.readexactly(4))
+        body = await self._reader.readexactly(size)
+        call_id, index = struct.unpack_from(">QB", body)
+        return call_id, STATUSES[index], body[9:]
+
+    async def call(self, method: str, request: bytes = b"") -> tuple[str, bytes]:
+        self.writer.write(self.frame(7, method, request))
+        call_id, status, payload = await self.answer()
+        assert call_id == 7
+        return status, payload
+
+
+class Both:
+    def __init__(self, network: TcpNetwork, service: Service, server: RpcServer) -> None:
+        self.network = network
+        self.service = service
+        self.server = server
+
+
+@pytest.fixture
+async def both() -> AsyncIterator[Both]:
+    service = Service()
+    former: dict[str, RpcHandler] = {**service.handlers, CREATE: service.echo, GROUPS: service.who}
+    network = TcpNetwork(RpcIdentity("c1", "broker/3"))
+    server = await network.serve_rpc("127.0.0.1", 0, service.handlers, former=former)
+    yield Both(network, service, server)
+    await server.close()
+
+
+async def test_one_port_takes_the_calls_of_both_releases(both: Both) -> None:
+    former = await FormerCaller.to(both.server)
+    stream = both.network.rpc_channel(both.server.address)
+    public = both.network.public_channel(both.server.address, "c1")
+    large = bytes(3_000_000)
+    assert await former.call(ECHO, large) == ("OK", large)
+    assert await stream.call(ECHO, large, 10) == large
+    assert await public.call(ECHO, b"x", 10) == b"x"
+    other = both.network.public_channel(both.server.address, "another")
+    assert (await failure(other, ECHO)).status == "UNAVAILABLE", "calls of this release name their cluster"
+    former.writer.close()
+    for each in (stream, public, other):
+        await each.close()
+
+
+async def test_a_former_caller_is_told_what_it_knows(both: Both, task_failures: Counter[str]) -> None:
+    former = await FormerCaller.to(both.server)
+    assert await former.call(REFUSE, b"NOT_FOUND") == ("NOT_FOUND", b"not the leader")
+    assert (await former.call(REFUSE, b"PERMISSION_DENIED"))[0] == "FAILED_PRECONDITION"
+    assert (await former.call("/t.Service/Unknown"))[0] == "UNIMPLEMENTED"
+    assert (await former.call(FAIL))[0] == "INTERNAL"
+    assert task_failures.pop("call") == 1
+    former.writer.close()
+
+
+async def test_its_first_bytes_may_arrive_one_by_one(both: Both) -> None:
+    former = await FormerCaller.to(both.server)
+    for byte in former.frame(1, ECHO, b"a"):
+        former.writer.write(bytes([byte]))
+        await former.writer.drain()
+        await asyncio.sleep(0)
+    former.writer.write(former.frame(2, ECHO, b"b") + former.frame(3, ECHO, b"c"))
+    assert sorted([await former.answer() for _ in range(3)]) == [
+        (1, "OK", b"a"), (2, "OK", b"b"), (3, "OK", b"c")]
+    former.writer.close()
+
+
+async def test_moved_methods_are_found_under_their_former_names(both: Both) -> None:
+    former = await FormerCaller.to(both.server)
+    assert (await former.call("/hapax.internal.v1.CoordinatorAdmin/ListGroups"))[0] == "OK"
+    assert [each.role for each in both.service.peers] == [""]
+    former.writer.close()
+
+
+async def test_a_former_request_that_names_another_cluster_reaches_no_handler(both: Both) -> None:
+    """As before: a pod's address is given out again, and may be another cluster's controller by now."""
+    former = await FormerCaller.to(both.server)
+    request = cluster_admin_pb2.CreateTopicsRequest(timeout_ms=5, validate_only=True).SerializeToString()
+    assert await former.call(CREATE, request) == ("OK", request), "a caller that is too old to name it"
+    for cluster, status in ((b"c1", "OK"), (b"c2", "UNAVAILABLE")):
+        assert (await former.call(CREATE, request + b"\x22\x02" + cluster))[0] == status
+    assert (await former.call(CREATE, b"\x22\x09c1"))[0] == "INVALID_ARGUMENT"
+    former.writer.close()
+
+
+async def test_this_release_calls_a_node_of_the_former_one(both: Both) -> None:
+    """Whose listener takes frames without a greeting; it is known by its registration."""
+    record = NodeRecord(NodeId(1), "broker", "h", 9092, both.server.address)
+    node = NodeView(record, RegistrationEpoch(1))
+    assert node.rpc_address == node.hot_address == f"former://broker/1@{both.server.address}"
+    assert node.public_rpc_address == both.server.address, "it has one listener for all"
+    channel = both.network.rpc_channel(node.rpc_address)
+    assert channel is both.network.rpc_channel(node.rpc_address)
+    requests = [b"%d" % n for n in range(50)]
+    assert await asyncio.gather(*(channel.call(ECHO, each, 10) for each in requests)) == requests
+    assert (await failure(channel, REFUSE, b"ABORTED")).status == "ABORTED"
+    await channel.call(WHO, b"", 10)
+    assert both.service.peers[-1].role == "", "it says nothing of itself"
+    await both.server.close()
+    assert (await failure(channel, ECHO)).status == "UNAVAILABLE"
+    await channel.close()
+
+
+async def test_without_the_setting_a_former_caller_is_not_answered() -> None:
+    service = Service()
+    network = TcpNetwork(RpcIdentity("c1", "broker/3"))
+    server = await network.serve_rpc("127.0.0.1", 0, service.handlers)
+    former = await FormerCaller.to(server)
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionError, struct.error, IndexError)):
+        await former.call(ECHO)
+    assert not service.peers
+    former.writer.close()
+    await server.close()
+
+
+def test_a_field_is_found_among_others() -> None:
+    request = lease_pb2.LeasePidRequest(name="files", expire_ms=300, resume_producer_id=2**40)
+    assert text_field(request.SerializeToString() + b"\x42\x02c1", 8) == "c1"
+    assert text_field(request.SerializeToString(), 8) == ""
+    for broken in (b"\x42\x05c1", b"\x80", b"\x43", b"\x42\x02\xff\xfe"):
+        with pytest.raises(RpcError):
+            text_field(broken, 8)
+
+
+def test_every_handler_is_served_under_todays_name_too() -> None:
+    async def handler(request: bytes, peer: RpcPeer) -> bytes:
+        return request
+
+    found = former_handlers({GROUPS: handler}, "c1")
+    assert set(found) == {GROUPS, "/hapax.internal.v1.CoordinatorAdmin/ListGroups"}
+    assert former_index("OK") == 0
+
+
+def test_the_setting_is_refused_under_tls() -> None:
+    given = ["rpc.former.calls=true", "security.inter.broker.protocol=SSL"]
+    with pytest.raises(SettingsError, match=r"rpc\.former\.calls"):
+        load(given)
