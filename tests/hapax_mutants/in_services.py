@@ -43,7 +43,7 @@ MUTANTS = (
         "a pod that has come back is looked for at its former address alone", "calls pause for seconds in each roll", "runtime/network.py",
         "            if not silent:\n",
         "            if True:\n",
-        (unit("runtime/test_network.py"),),
+        (unit("runtime/test_network_names.py"),),
     ),
     Mutant(
         "a handler is cancelled with its caller", "a caller that went away leaves no half-done decision",

@@ -68,6 +68,7 @@ SUITE: Final = (
     "tests/integration/test_access.py",
     "tests/integration/test_audit.py",
     "tests/integration/test_bad_input.py",
+    "tests/integration/test_etcd_login.py",
     "tests/integration/test_handshakes.py",
     "tests/integration/test_quotas.py",
     "tests/integration/test_secure_cluster.py",

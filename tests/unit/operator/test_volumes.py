@@ -71,6 +71,10 @@ class Api:
     async def end(self, path: str, uid: str) -> None:
         self.ended.append(uid)
 
+    async def evict(self, namespace: str, name: str, uid: str) -> str:
+        self.ended.append(uid)
+        return ""
+
     async def put_status(self, meta: Any, status: Mapping[str, Any]) -> None:
         self.shown = {each["type"]: each for each in status["conditions"]}
         self.size = status.get("volumeSize")
