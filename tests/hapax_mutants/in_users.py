@@ -78,7 +78,7 @@ MUTANTS = (
     ),
     Mutant(
         "two clusters act on a resource that names none", "docs/kubernetes.md", OPERATOR + "clusters.py",
-        "meta.cluster == self.own or (not meta.cluster and not self.others)",
+        "meta.cluster == self.own or (not meta.cluster and self._nearest(meta) == (self.own,))",
         "meta.cluster in (self.own, '')",
         (CLUSTERS,),
     ),
