@@ -4,6 +4,7 @@
     scripts/volumes.py save    NAMESPACE RELEASE IMAGE FOLDER [--snapshots auto|never] [--class CLASS]
     scripts/volumes.py finish  NAMESPACE RELEASE FOLDER [--keep N]
     scripts/volumes.py restore NAMESPACE RELEASE IMAGE FOLDER
+    scripts/volumes.py restore-etcd NAMESPACE RELEASE [SNAPSHOT]
 
 No pod of the release may run during `save`, because all volumes must be of one moment. It makes a folder in FOLDER,
 and prints its name. A volume whose driver has a VolumeSnapshotClass is backed up by a VolumeSnapshot; any other one as
@@ -11,8 +12,12 @@ an archive in that folder, by a pod of its own, which runs where the volume can 
 release may start again. `finish` waits until all snapshots can be used, records their handles, and removes all but the
 newest N backups of the release in FOLDER, with their snapshots.
 
-`restore` takes FOLDER, or the newest finished backup in it, into a namespace without volumes of the release. All need
-kubectl and Python 3.11; IMAGE is the image of Hapax.
+`restore` takes FOLDER, or the newest finished backup in it, into a namespace without volumes of the release.
+
+`restore-etcd` is for a release that has lost all volumes of etcd: it puts a snapshot that the keeper has taken (by
+default the newest) on the empty volume of the first pod, and tells the keeper the id of the restored cluster.
+
+All need kubectl and Python 3.11; IMAGE is the image of Hapax.
 """
 
 from __future__ import annotations
@@ -437,6 +442,125 @@ def check_zones(
         raise Refused(f"restored in other zones: {'; '.join(moved)}. Use a class with WaitForFirstConsumer")
 
 
+# --- a snapshot of etcd -------------------------------------------------------------------------------------------
+
+
+def said_volume(pod: Mapping[str, Any]) -> str:
+    """What the pod of etcd found on its volume when it started (etcd_start); empty: not known."""
+    for each in (pod.get("status") or {}).get("initContainerStatuses") or ():
+        if each["name"] == "volume":
+            message = ((each.get("state") or {}).get("terminated") or {}).get("message", "")
+            try:
+                return str(json.loads(message)["volume"])
+            except (ValueError, KeyError, TypeError):
+                return ""
+    return ""
+
+
+def restoring_pod(stateful_set: Mapping[str, Any], first: str, token: str) -> dict[str, Any]:
+    """It is given a snapshot, and makes the data of a cluster with the one member `first` of it."""
+    template = stateful_set["spec"]["template"]["spec"]
+    look, member, etcd = template["initContainers"][0], template["initContainers"][1], template["containers"][0]
+    settings = next(each["value"] for each in member["env"] if each["name"] == "SETTINGS")
+    url = json.loads(settings)["initial-advertise-peer-urls"].replace("$(POD_NAME)", first)
+
+    def container(name: str, of: Mapping[str, Any], command: list[str]) -> dict[str, Any]:
+        return {"name": name, "image": of["image"], "imagePullPolicy": of.get("imagePullPolicy", "IfNotPresent"),
+                "command": command, "resources": etcd.get("resources") or {},
+                "securityContext": look.get("securityContext") or {},
+                "volumeMounts": [{"name": "work", "mountPath": "/restoring"}]}
+
+    return {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{stateful_set['metadata']['name']}-restore"},
+        "spec": {
+            "restartPolicy": "Never", "automountServiceAccountToken": False, "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 1,
+            **{key: template[key] for key in ("securityContext", "imagePullSecrets", "nodeSelector", "tolerations")
+               if key in template},
+            "initContainers": [
+                container("receive", look, ["sh", "-c", "until [ -e /restoring/whole ]; do sleep 0.2; done"]),
+                container("restore", etcd, [
+                    "etcdutl", "snapshot", "restore", "/restoring/snapshot.db", "--data-dir=/restoring/etcd", f"--name={first}",
+                    f"--initial-cluster={first}={url}", f"--initial-advertise-peer-urls={url}",
+                    f"--initial-cluster-token={token}"])],
+            "containers": [container("hold", look, ["sleep", "3600"])],
+            "volumes": [{"name": "work", "emptyDir": {}}]}}
+
+
+def restore_etcd(kube: Kube, release: str, snapshot: str) -> None:
+    labels = f"app.kubernetes.io/instance={release},app.kubernetes.io/component="
+    found = kube.items("statefulsets", "-l", f"{labels}etcd")
+    keepers = kube.items("pods", "-l", f"{labels}etcd-keeper", "--field-selector=status.phase=Running")
+    if len(found) != 1 or not keepers:
+        raise Refused(f"the release {release} has no etcd with a keeper that runs")
+    name, keeper = found[0]["metadata"]["name"], keepers[0]["metadata"]["name"]
+    pods = {each["metadata"]["name"]: each for each in kube.items("pods", "-l", f"{labels}etcd")}
+    first = f"{name}-0"
+    for index in range(found[0]["spec"]["replicas"]):
+        pod = pods.get(f"{name}-{index}", {})
+        if said_volume(pod) != "empty" or not runs(pod, "member"):
+            raise Refused(f"{name}-{index} does not wait on an empty volume: a snapshot replaces no data. A volume is "
+                          f"replaced by an empty one by deleting its claim and its pod")
+    names = kube.run("exec", keeper, "--", "ls", "/snapshots").split()
+    taken = sorted(each for each in names if each.startswith("etcd-") and each.endswith(".db"))
+    if (snapshot or "").removeprefix("/snapshots/") not in ["", *taken] or not taken:
+        raise Refused(f"no such snapshot; there are: {' '.join(taken) or 'none'}")
+    snapshot = snapshot.removeprefix("/snapshots/") or taken[-1]
+    body = restoring_pod(found[0], first, f"restored-{pods[first]['metadata']['uid']}")
+    helper = body["metadata"]["name"]
+    kube.run("delete", "pod", helper, "--ignore-not-found")
+    kube.create(body)
+    try:
+        until(lambda: "" if runs(kube.get("pod", helper), "receive") else helper, "a pod to restore in starts")
+        pipe(kube, [keeper, "--", "cat", f"/snapshots/{snapshot}"],
+             [helper, "-c", "receive", "--", "sh", "-c", "cat > /restoring/snapshot.db"])
+        kube.run("exec", helper, "-c", "receive", "--", "touch", "/restoring/whole")
+        until(lambda: restored(kube, helper), "etcdutl restores the snapshot")
+        pipe(kube, [helper, "-c", "hold", "--", "tar", "-C", "/restoring", "-cf", "-", "etcd"],
+             [first, "-c", "member", "--", "sh", "-c",
+              "rm -rf /data/restored && mkdir /data/restored && tar -C /data/restored -xf -"])
+        # At once and only now: what is half there is no member's data.
+        kube.run("exec", first, "-c", "member", "--", "sh", "-c",
+                 "test ! -e /data/etcd/member/wal && sync && rm -rf /data/etcd && mv /data/restored/etcd /data/etcd &&"
+                 " rmdir /data/restored && sync")
+    finally:
+        kube.run("delete", "pod", helper, "--ignore-not-found")
+    uid = pods[first]["metadata"]["uid"]
+    kube.run("delete", "pod", first)
+    clusters: list[str] = []
+
+    def started() -> str:
+        pod = kube.get("pod", first) or {"metadata": {"uid": uid}}
+        if pod["metadata"]["uid"] == uid or ":" not in said_volume(pod):
+            return first
+        clusters.append(said_volume(pod).partition(":")[0])
+        return ""
+
+    until(started, "the first member starts")
+    kube.run("annotate", "--overwrite", "workloads.hapax.dev", name, f"hapax.dev/restored={clusters[0]}")
+    say(f"restored {snapshot} as cluster {clusters[0]}")
+
+
+def runs(pod: Mapping[str, Any] | None, container: str) -> bool:
+    return any(each["name"] == container and "running" in (each.get("state") or {})
+               for each in ((pod or {}).get("status") or {}).get("initContainerStatuses") or ())
+
+
+def restored(kube: Kube, name: str) -> str:
+    status = (kube.get("pod", name) or {}).get("status") or {}
+    if status.get("phase") == "Failed":
+        raise Refused(f"etcdutl refuses the snapshot: {kube.run('logs', name, '-c', 'restore').strip()[-500:]}")
+    return "" if status.get("phase") == "Running" else name
+
+
+def pipe(kube: Kube, source: Sequence[str], target: Sequence[str]) -> None:
+    """The output of a command in one pod to one in another. Raises Refused."""
+    with subprocess.Popen(kube.command("exec", *source), stdout=subprocess.PIPE) as reading:
+        done = subprocess.run(kube.command("exec", "-i", *target), stdin=reading.stdout, check=False)
+    if reading.returncode or done.returncode:
+        raise Refused(f"copying from {source[0]} to {target[0]} failed")
+
+
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -450,6 +574,10 @@ def main(argv: Sequence[str]) -> int:
             added.add_argument("--class", dest="wished", default="", help="VolumeSnapshotClass")
         elif verb == "finish":
             added.add_argument("--keep", type=int, default=0, help="number of backups to keep; 0: all")
+    etcd = verbs.add_parser("restore-etcd")
+    for name in ("namespace", "release"):
+        etcd.add_argument(name)
+    etcd.add_argument("snapshot", nargs="?", default="", help="a name on the keeper's volume")
     given = parser.parse_args(argv)
     kube = Kube(given.namespace)
     try:
@@ -457,8 +585,10 @@ def main(argv: Sequence[str]) -> int:
             print(save(kube, given.release, given.image, given.folder, given.snapshots, given.wished))
         elif given.verb == "finish":
             finish(kube, given.release, given.folder, given.keep)
-        else:
+        elif given.verb == "restore":
             restore(kube, given.release, given.image, given.folder)
+        else:
+            restore_etcd(kube, given.release, given.snapshot)
     except (Refused, OSError) as error:
         say(str(error))
         return 1
