@@ -480,8 +480,8 @@ def restoring_pod(stateful_set: Mapping[str, Any], first: str, token: str) -> di
             "initContainers": [
                 container("receive", look, ["sh", "-c", "until [ -e /restoring/whole ]; do sleep 0.2; done"]),
                 container("restore", etcd, [
-                    "etcdutl", "snapshot", "restore", "/restoring/snapshot.db", "--data-dir=/restoring/etcd", f"--name={first}",
-                    f"--initial-cluster={first}={url}", f"--initial-advertise-peer-urls={url}",
+                    "etcdutl", "snapshot", "restore", "/restoring/snapshot.db", "--data-dir=/restoring/etcd",
+                    f"--name={first}", f"--initial-cluster={first}={url}", f"--initial-advertise-peer-urls={url}",
                     f"--initial-cluster-token={token}"])],
             "containers": [container("hold", look, ["sleep", "3600"])],
             "volumes": [{"name": "work", "emptyDir": {}}]}}
