@@ -460,7 +460,8 @@ def said_volume(pod: Mapping[str, Any]) -> str:
 def restoring_pod(stateful_set: Mapping[str, Any], first: str, token: str) -> dict[str, Any]:
     """It is given a snapshot, and makes the data of a cluster with the one member `first` of it."""
     template = stateful_set["spec"]["template"]["spec"]
-    look, member, etcd = template["initContainers"][0], template["initContainers"][1], template["containers"][0]
+    named = {each["name"]: each for each in (*template["initContainers"], *template["containers"])}
+    look, member, etcd = named["volume"], named["member"], named["etcd"]
     settings = next(each["value"] for each in member["env"] if each["name"] == "SETTINGS")
     url = json.loads(settings)["initial-advertise-peer-urls"].replace("$(POD_NAME)", first)
 
