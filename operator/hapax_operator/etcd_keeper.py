@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -171,6 +172,7 @@ class EtcdKeeper:
         workload = await workload_for(self._api, found.stateful_set)
         if workload is None:
             return _SOON_S
+        found = found._replace(seen=replace(found.seen, restored=workload.restored))
         planned = plan(found.seen)
         volumes = await self._volumes.look(
             found.stateful_set, ordinals_of(found.stateful_set), found.pods.values(), workload.paused)

@@ -14,6 +14,9 @@ names a member's id, which is never used again, or the pod by its uid.
 4. A member that is not wanted leaves while all others are healthy, the highest ordinal first, and never as the leader.
 5. Pods are removed only after their members.
 
+6. A cluster of another id than the known one is left alone, unless a person says that it was restored from a snapshot,
+   and names its id, and no pod has data of another one.
+
 A pod on the volume of a removed member is restarted, and discards the data when it joins again (`etcd_start`).
 """
 
@@ -102,6 +105,8 @@ class EtcdSeen:
     quorum: bool = False
     """Whether `members` was confirmed by a quorum."""
     members: tuple[MemberSeen, ...] = ()
+    restored: str = ""
+    """Id of the cluster that a person has restored from a snapshot (annotation hapax.dev/restored); empty: none."""
 
 
 # --- what to do ---------------------------------------------------------------------------------------------------
@@ -189,11 +194,14 @@ def plan(seen: EtcdSeen) -> Plan:
         return _stop("TwoClusters", f"members of several clusters answer: {', '.join(sorted(seen.clusters))}")
     cluster = next(iter(seen.clusters), "")
     if cluster and seen.record.cluster and cluster != seen.record.cluster:
-        return _stop("OtherCluster", f"cluster {cluster} answers, and {seen.record.cluster} is the known one")
+        others = sorted(_stored(seen) - {cluster})
+        if seen.restored == cluster and not others:
+            return Plan(Remember(cluster), _waits("Restoring", f"cluster {cluster} was restored, and becomes known"))
+        why = f"; volumes have members of {', '.join(others)}" if others else (
+            f"; if it was restored from a snapshot, annotate this workload with hapax.dev/restored={cluster}")
+        return _stop("OtherCluster", f"cluster {cluster} answers, and {seen.record.cluster} is the known one{why}")
     if not seen.record.cluster:
-        # A member that joined looked at its volume while that was empty.
-        stored = {text.partition(":")[0] for each in seen.pods.values() for text in (each.volume, each.runs_as)
-                  if ":" in text}
+        stored = _stored(seen)
         if len(stored | seen.clusters) > 1:
             return _stop("TwoClusters", f"volumes have members of several clusters: {', '.join(sorted(stored))}")
         cluster = cluster or next(iter(stored), "")
@@ -209,6 +217,12 @@ def plan(seen: EtcdSeen) -> Plan:
     if not seen.quorum:
         return _without_quorum(seen)
     return _removed_data(seen) or _lost(seen) or _learner(seen) or _add(seen) or _shrink(seen) or _rest(seen, needed)
+
+
+def _stored(seen: EtcdSeen) -> set[str]:
+    """Clusters whose members volumes have. A member that joined looked at its volume while that was empty."""
+    return {text.partition(":")[0] for each in seen.pods.values() for text in (each.volume, each.runs_as)
+            if ":" in text}
 
 
 # --- the first member ---------------------------------------------------------------------------------------------

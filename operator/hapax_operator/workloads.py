@@ -13,11 +13,15 @@ from hapax_operator.conditions import Condition, Note
 from hapax_operator.resources import GROUP, PAUSE, VERSION, WORKLOADS, Meta, Ref
 from hapax_operator.status import StatusWriter
 
+RESTORED: Final = "hapax.dev/restored"
+
 
 @dataclass(frozen=True, slots=True)
 class WorkloadResource:
     meta: Meta
     status: Mapping[str, Any]
+    restored: str = ""
+    """Of etcd: the id of the cluster that a person has restored from a snapshot."""
 
     @property
     def paused(self) -> bool:
@@ -35,7 +39,8 @@ def read_workload(body: Mapping[str, Any]) -> WorkloadResource:
         generation=found.get("generation", 0), created=found.get("creationTimestamp", ""),
         deleting="deletionTimestamp" in found, version=found.get("resourceVersion", ""),
         paused=(found.get("annotations") or {}).get(PAUSE) == "true")
-    return WorkloadResource(meta, body.get("status") or {})
+    return WorkloadResource(
+        meta, body.get("status") or {}, (found.get("annotations") or {}).get(RESTORED, "").lower())
 
 
 async def workload_for(api: KubeApi, stateful_set: Mapping[str, Any]) -> WorkloadResource | None:

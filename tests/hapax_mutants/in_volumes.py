@@ -9,8 +9,21 @@ PLAN = unit("operator/test_plan_volumes.py")
 KEEPER = unit("operator/test_volumes.py")
 VOLUMES = "../../operator/hapax_operator/plan_volumes.py"
 PAGE = "docs/kubernetes.md"
+ETCD = "../../operator/hapax_operator/plan_etcd.py"
 
 MUTANTS = (
+    Mutant(
+        "a restored etcd discards the data of the former one", PAGE, ETCD,
+        "        if seen.restored == cluster and not others:\n",
+        "        if seen.restored == cluster:\n",
+        (unit("operator/test_plan_etcd.py"),),
+    ),
+    Mutant(
+        "any permission lets a restored etcd be the known one", PAGE, ETCD,
+        "        if seen.restored == cluster and not others:\n",
+        "        if seen.restored and not others:\n",
+        (unit("operator/test_plan_etcd.py"),),
+    ),
     Mutant(
         "a pod is restarted for a file system again and again", PAGE, VOLUMES,
         " and seen.pods[each.ordinal] <= each.waits_since)",

@@ -450,3 +450,40 @@ def test_volumes_grow(release: Release) -> None:
         release.until(lambda: release.condition("VolumesGrown") == ("True", "AsDescribed"), "condition")
     finally:
         release.api.delete(f"/apis/storage.k8s.io/v1/storageclasses/{storage}")
+
+
+def test_a_snapshot_on_empty_volumes_becomes_the_cluster_once_a_person_has_said_so(release: Release) -> None:
+    """What `scripts/volumes.py restore-etcd` does in pods, which are none here."""
+    release.install("etcd.replicas=3")
+    release.whole(3)
+    put(release.pods.client(0), "kept/a", "1")
+    snapshot, former = release.pods.folder / "taken.db", release.clusters()
+    subprocess.run([
+        release.api.binaries / "etcdctl", f"--endpoints=http://{release.pods.client(0)}", "snapshot", "save", snapshot],
+        check=True, capture_output=True, timeout=60)
+    put(release.pods.client(0), "kept/b", "after")
+    for ordinal in range(3):
+        release.pods.lose_volume(ordinal)
+    release.until(lambda: release.condition()[1] == "QuorumLost" and all(
+        f"{NAME}-{each}" in release.pods.pods and "volume" in release.pods.pods[f"{NAME}-{each}"].done
+        for each in range(3)), f"empty volumes: {release.condition()}")
+
+    first = f"{NAME}-0"
+    url = release.pods.here(f"http://{first}.{NAME}.{release.namespace.name}.svc.cluster.local:2380")
+    subprocess.run([
+        release.api.binaries / "etcdutl", "snapshot", "restore", snapshot, f"--name={first}",
+        f"--data-dir={release.pods.pods[first].folder / 'etcd'}", f"--initial-cluster={first}={url}",
+        f"--initial-advertise-peer-urls={url}", "--initial-cluster-token=restored"],
+        check=True, capture_output=True, timeout=60)
+    release.api.delete(f"/api/v1/namespaces/{release.namespace.name}/pods/{first}")
+    release.until(lambda: release.condition() == ("False", "OtherCluster"), f"another cluster: {release.condition()}")
+    release.namespace.annotate("workloads", NAME, restored=f"{next(iter(former)):x}")
+    end = time.monotonic() + 3
+    release.until(lambda: time.monotonic() > end, "some time")
+    assert release.condition() == ("False", "OtherCluster"), "the id of another one is no permission"
+    (restored,) = release.clusters()
+    release.namespace.annotate("workloads", NAME, restored=f"{restored:x}")
+    release.whole(3)
+    assert release.clusters() == {restored} != former
+    release.until(lambda: answers(release, 2), "third member")
+    assert stored(release.pods.client(2), "kept/") == {"kept/a": "1"}

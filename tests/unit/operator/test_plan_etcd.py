@@ -18,6 +18,7 @@ from hapax_operator.plan_etcd import (
     MoveLeader,
     NoteRemoved,
     Permit,
+    Plan,
     PodSeen,
     Promote,
     Record,
@@ -197,6 +198,20 @@ def test_a_member_that_votes_without_an_answer_counts_as_needed() -> None:
 def test_two_clusters_stop_everything() -> None:
     assert plan(seen(THREE, 1, clusters=frozenset({"c", "d"}))).ready.reason == "TwoClusters"
     assert plan(seen(THREE, 1, clusters=frozenset({"d"}))).ready.reason == "OtherCluster"
+
+
+def test_a_restored_cluster_is_the_known_one_once_a_person_has_named_it() -> None:
+    def at(restored: str, *pods: PodSeen) -> Plan:
+        shown = seen([member(0, leader=True)], 1, list(pods), clusters=frozenset({"d"}))
+        return plan(replace(shown, restored=restored))
+
+    alone = [pod(0)._replace(volume="d:e", runs_as="d:e"), waiting(1)]
+    assert at("d", *alone).step == Remember("d") and at("d", *alone).ready.reason == "Restoring"
+    assert at("", *alone).step is None and "hapax.dev/restored=d" in at("", *alone).ready.message
+    assert at("c", *alone).step is None and at("e", *alone).step is None
+    # Data of the former one would be discarded.
+    mixed = at("d", alone[0], pod(1)._replace(volume="c:b", runs_as=""))
+    assert mixed.step is None and mixed.ready.reason == "OtherCluster" and "members of c" in mixed.ready.message
 
 
 def test_only_one_member_without_data_stops_everything() -> None:

@@ -1,0 +1,85 @@
+"""scripts/volumes.py: what it decides from what it reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scripts.volumes import ZONE, Refused, pod_for, restored_claim, snapshot_class, surplus, zone_of
+
+
+def node(name: str, zone: str = "") -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **({ZONE: zone} if zone else {})}}}
+
+
+NODES = [node("n1", "a"), node("n2", "a"), node("n3", "b")]
+
+
+def volume(*expressions: tuple[str, str, list[str]]) -> dict[str, Any]:
+    terms = [{"matchExpressions": [{"key": key, "operator": kind, "values": values}]}
+             for key, kind, values in expressions]
+    return {"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}} if terms else {}}
+
+
+@pytest.mark.parametrize(("expressions", "zone"), [
+    ([], ""),
+    ([(ZONE, "In", ["a"])], "a"),
+    ([(ZONE, "In", ["a", "b"])], ""),
+    ([("kubernetes.io/hostname", "In", ["n3"])], "b"),
+    ([("kubernetes.io/hostname", "In", ["n2"])], "a"),
+    ([("kubernetes.io/hostname", "NotIn", ["n3"])], "a"),
+    ([("kubernetes.io/hostname", "In", ["n1"]), ("kubernetes.io/hostname", "In", ["n3"])], ""),
+    ([("disk", "Exists", [])], ""),
+    ([("disk", "DoesNotExist", [])], ""),
+    ([(ZONE, "In", ["gone"])], ""),
+])
+def test_the_zone_of_a_volume_is_that_of_the_nodes_that_reach_it(expressions: Any, zone: str) -> None:
+    """Whatever keys its driver uses."""
+    assert zone_of(volume(*expressions), NODES) == zone
+
+
+def test_all_expressions_of_a_term_must_fit() -> None:
+    both = {"matchExpressions": [{"key": ZONE, "operator": "Exists"},
+                                 {"key": "kubernetes.io/hostname", "operator": "In", "values": ["n3"]}]}
+    assert zone_of({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [both]}}}}, NODES) == "b"
+    assert zone_of({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [both]}}}}, [node("n3")]) == ""
+
+
+def kind(name: str, driver: str = "d", default: bool = False) -> dict[str, Any]:
+    annotations = {"snapshot.storage.kubernetes.io/is-default-class": "true"} if default else {}
+    return {"metadata": {"name": name, "annotations": annotations}, "driver": driver}
+
+
+def test_which_class_of_snapshots_a_volume_has() -> None:
+    assert snapshot_class("d", [kind("x"), kind("y", "other")]) == "x"
+    assert snapshot_class("d", [kind("x"), kind("y", default=True)]) == "y"
+    assert snapshot_class("d", [kind("x"), kind("y", default=True)], "x") == "x"
+    assert snapshot_class("none", [kind("x")]) == snapshot_class("", [kind("x", "")]) == ""
+    with pytest.raises(Refused, match="x, y"):
+        snapshot_class("d", [kind("y"), kind("x")])
+
+
+def test_which_backups_go() -> None:
+    done = dict.fromkeys(("1", "2", "3"), True)
+    assert surplus(done, 2) == ["1"] and surplus(done, 3) == surplus(done, 5) == []
+    assert surplus({**done, "4": False}, 1) == ["1", "2"], "one that is being taken stays, and counts for nothing"
+    assert surplus({"0": False, **done}, 3) == ["0"], "one that was never finished"
+    assert surplus({"0": False, "1": True}, 2) == []
+
+
+def test_a_restored_claim_asks_for_what_its_snapshot_needs() -> None:
+    of = {"name": "c", "labels": {"a": "b"}, "zone": "", "spec": {
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "s"}}
+    assert "dataSource" not in restored_claim(of, "t")["spec"]
+    found = restored_claim({**of, "snapshot": "c-t", "restoreSize": "2Gi"}, "t")
+    assert found["spec"]["dataSource"]["name"] == "c-t" and found["metadata"]["labels"] == {"a": "b"}
+    assert found["spec"]["resources"] == {"requests": {"storage": "2Gi"}}
+    assert of["spec"]["resources"] == {"requests": {"storage": "1Gi"}}
+
+
+def test_a_pod_is_kept_to_its_volume_s_zone() -> None:
+    (term,) = pod_for("c", "r", "i", "b", "broker")["spec"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term == {"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["b"]}]}
+    assert pod_for("c", "r", "i", "", "broker")["spec"]["affinity"] == {}
+    assert len(pod_for("c" * 90, "r", "i", "", "")["metadata"]["name"]) == 63
