@@ -33,8 +33,8 @@ MUTANTS = (
     ),
     Mutant(
         "a standing whose outcome is unknown counts as not written", "rule 25", "runtime/registration.py",
-        "        while (self.record.standing, self.record.rack) != (self._standing, self._rack) or not self._written:\n",
-        "        while (self.record.standing, self.record.rack) != (self._standing, self._rack):\n",
+        "while (self.record.standing, self.record.rack) != (self._standing, self._rack) or not self._written:\n",
+        "while (self.record.standing, self.record.rack) != (self._standing, self._rack):\n",
         (_REGISTRATION,),
     ),
     Mutant(
