@@ -71,4 +71,22 @@ MUTANTS = (
         "    if False:\n",
         (PLAN,),
     ),
+    Mutant(
+        "a roll takes a pod whatever the budgets say", PAGE, "../../operator/hapax_operator/evictions.py",
+        "    if not step.evict:\n",
+        "    if True:\n",
+        (KEEPER,),
+    ),
+    Mutant(
+        "a refused eviction counts as done", PAGE, "../../operator/hapax_operator/evictions.py",
+        "        return refused(planned, why)\n",
+        "        return planned\n",
+        (KEEPER,),
+    ),
+    Mutant(
+        "pods that take no part wait for their budget", PAGE, ROLL,
+        "evict=first.serves)",
+        "evict=True)",
+        (PLAN,),
+    ),
 )
