@@ -1,11 +1,12 @@
 """Makes a release from the present commit: `make release VERSION=1.2.0`. Publishes nothing.
 
-    python -m scripts.release VERSION [--images NAME,...|none] [--again] [--out FOLDER]
+    python -m scripts.release VERSION [--images NAME,...|none] [--again] [--offline] [--out FOLDER]
 
 Where the tree states an earlier version, it first commits "Release VERSION": the version in pyproject.toml and in the
 chart, and the changelog's 'Unreleased' under the version's name. Then it builds everything from that commit into
 build/release/VERSION. `--again`: build a version whose tag names the present commit, to compare it with what was
-published. Exit code 1: refused; one line says why.
+published. `--offline`: go by the tags that are here, without those of the remotes. Exit code 1: refused; one line says
+why.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def main(words: list[str] | None = None, repository: Path = ROOT) -> int:
     parser.add_argument("version")
     parser.add_argument("--images", default=",".join(IMAGES), help="default: %(default)s; none: no images")
     parser.add_argument("--again", action="store_true", help="build a version that is tagged here once more")
+    parser.add_argument("--offline", action="store_true", help="go by the tags that are here alone")
     parser.add_argument("--out", type=Path, default=repository / "build" / "release")
     asked = parser.parse_args(words)
     images = [] if asked.images == "none" else re.split("[ ,]+", asked.images)
@@ -43,7 +45,7 @@ def main(words: list[str] | None = None, repository: Path = ROOT) -> int:
         if unknown := set(images) - set(IMAGES):
             raise Refused(f"no image is called {', '.join(sorted(unknown))}; there are {', '.join(IMAGES)}")
         version = released(asked.version)
-        check(repository, version, again=asked.again)
+        check(repository, version, again=asked.again, offline=asked.offline)
         if images and os.geteuid() != 0:
             raise Refused("images need root (mmdebstrap); IMAGES=none makes the release without them")
         helm = find_helm(repository)
@@ -60,7 +62,7 @@ def main(words: list[str] | None = None, repository: Path = ROOT) -> int:
     return 0
 
 
-def check(repository: Path, version: Version, *, again: bool) -> None:
+def check(repository: Path, version: Version, *, again: bool, offline: bool = False) -> None:
     """Raises Refused unless this commit may become this version."""
     if dirty := run(["git", "status", "--porcelain"], repository).splitlines():
         raise Refused(f"the tree is not clean, so no commit would name what is built: {', '.join(dirty[:5])}")
@@ -73,6 +75,8 @@ def check(repository: Path, version: Version, *, again: bool) -> None:
         if _stated(repository) != version:
             raise Refused(f"{tag(version)} states the version {_stated(repository)}")
         return
+    if not offline:
+        check_remotes(repository, version)
     if version in tags:
         raise Refused(f"{version} is released: there is a tag {tag(version)}")
     # A branch for corrections of an earlier release does not have the later ones' tags.
@@ -81,6 +85,23 @@ def check(repository: Path, version: Version, *, again: bool) -> None:
         raise Refused(f"{version} is not newer than {max(former)}, which this commit contains")
     if version < _stated(repository):
         raise Refused(f"{version} is not newer than {_stated(repository)}, which pyproject.toml states")
+
+
+def check_remotes(repository: Path, version: Version) -> None:
+    """Raises Refused unless this clone has all tags of versions that its remotes have: a clone knows those of its last
+    fetch."""
+    here = set(run(["git", "tag"], repository).split())
+    for remote in run(["git", "remote"], repository).split():
+        try:
+            told = run(["git", "ls-remote", "--tags", "--refs", remote], repository, {"GIT_TERMINAL_PROMPT": "0"})
+        except Refused as error:
+            raise Refused(
+                f"the tags of {remote} cannot be read, so {version} may be released already (--offline goes by the tags"
+                f" that are here): {error}") from None
+        names = {line.split("refs/tags/", 1)[1] for line in told.splitlines()} - here
+        if missing := sorted(name for name in names if of_tags([name])):
+            raise Refused(
+                f"{remote} has the tags {', '.join(missing)}, which are not here: git fetch --tags {remote}")
 
 
 def committed(repository: Path, version: Version) -> Commit:

@@ -4,7 +4,8 @@
 
 With VERSION it tries build/release/VERSION. Without, it makes a release candidate of the present commit, twice, and the
 two must have the same bytes. `--images`: of which the candidate has some (default: hapax). Prints a line for each
-trial. Exit codes: 0: all went well; 1: something failed; 3: all that could be tried here went well.
+trial, and one for each that a whole release has and that was not tried. Exit codes: 0: all went well; 1: something
+failed; 3: all that was tried went well, and something was not tried.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, Final
 
 import yaml
 from packaging.version import Version
+from scripts.release.__main__ import IMAGES
 from scripts.release.versions import semver
 
 from hapax.local.etcd import built_binary
@@ -70,7 +72,7 @@ class Trials:
         self.newcomer = Newcomer(folder)
         self.wheel, self.sdist, self.chart = (self._one(name) for name in ("*.whl", "hapaxlog-*.tar.gz", "hapax-*.tgz"))
         self.version = Version(self.wheel.name.split("-")[1])
-        self.failed, self.missing = 0, 0
+        self.passed, self.failed, self.missing = 0, 0, 0
 
     def _one(self, pattern: str) -> Path:
         (found,) = self.release.glob(pattern)
@@ -88,6 +90,7 @@ class Trials:
             self.failed += 1
             print(f"FAILED       {what}: {problem}", flush=True)
         else:
+            self.passed += 1
             print(f"ok {time.monotonic() - began:5.0f} s   {what}", flush=True)
 
     def everything(self, extras: list[str]) -> None:
@@ -106,6 +109,25 @@ class Trials:
         for archive in sorted(self.release.glob("*.oci.tar")):
             with self.trial(f"image {archive.name}: loaded and run"):
                 self.try_image(archive)
+        for what, why in self.left_out(extras):
+            with self.trial(what):
+                raise NotPossible(why)
+
+    def left_out(self, extras: list[str]) -> Iterator[tuple[str, str]]:
+        """What a whole release has and was not asked for: the trial, and why there is none."""
+        for extra in sorted(set(EXTRAS) - set(extras)):
+            yield f"pip install hapaxlog[{extra}]", "left out by --extras"
+        for name in IMAGES:
+            archive = f"{name}-{semver(self.version)}.oci.tar"
+            if not (self.release / archive).exists():
+                yield f"image {archive}", "the release has none (--images)"
+
+    def verdict(self) -> int:
+        """The exit code, after a line that says what it means."""
+        code = 1 if self.failed else 3 if self.missing else 0
+        print(f"{self.passed} trials went well, {self.failed} failed, {self.missing} were not tried: exit code {code}",
+              flush=True)
+        return code
 
     @contextmanager
     def installed(self, *extras: str, source: Path | None = None) -> Iterator[Environment]:
@@ -221,7 +243,7 @@ def main() -> int:
         shutil.copytree(source, folder / "release", copy_function=shutil.copy if asked.version else shutil.move)
         trials = Trials(folder / "release", folder / "newcomer")
         trials.everything([] if asked.extras == "none" else asked.extras.split(","))
-    return 1 if trials.failed else 3 if trials.missing else 0
+        return trials.verdict()
 
 
 if __name__ == "__main__":

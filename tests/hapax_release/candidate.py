@@ -39,7 +39,7 @@ def _make(source: Path, clone: Path, images: str, more: dict[str, str]) -> Path:
         run(["git", "switch", "--quiet", "--create", "candidate"], cwd=clone, env=environment)
     stated = Version(tomllib.loads((clone / "pyproject.toml").read_text())["project"]["version"])
     version = f"{stated.base_version}rc1" if stated.is_devrelease else str(stated)
-    run([sys.executable, "-m", "scripts.release", version, "--images", images, "--out", clone / "release"],
+    run([sys.executable, "-m", "scripts.release", version, "--offline", "--images", images, "--out", clone / "release"],
         cwd=clone, env=environment, seconds=3600)  # fmt: skip
     return clone / "release" / version
 

@@ -52,6 +52,32 @@ def test_a_version_that_is_released(repository: Repository, capsys: pytest.Captu
     refused(repository, "0.1.0", "0.1.0 is released: there is a tag v0.1.0", capsys=capsys)
 
 
+def test_a_version_that_is_released_elsewhere(
+    repository: Repository, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A clone has the tags of its last fetch, or none."""
+    shared = tmp_path / "shared"
+    repository.git("clone", "--quiet", "--bare", ".", str(shared))
+    repository.git("remote", "add", "origin", str(shared))
+    check(repository.folder, NEW, again=False)
+    repository.git("tag", "v0.1.0")
+    repository.git("tag", "not-a-version")
+    repository.git("push", "--quiet", "origin", "v0.1.0", "not-a-version")
+    repository.git("tag", "--delete", "v0.1.0", "not-a-version")
+    why = "origin has the tags v0.1.0, which are not here: git fetch --tags origin"
+    refused(repository, "0.1.0", why, capsys=capsys)
+    repository.git("fetch", "--quiet", "--tags", "origin")
+    refused(repository, "0.1.0", "0.1.0 is released: there is a tag v0.1.0", capsys=capsys)
+
+
+def test_a_remote_that_does_not_answer_is_not_taken_for_one_without_releases(
+    repository: Repository, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repository.git("remote", "add", "origin", str(tmp_path / "gone"))
+    refused(repository, "0.1.0", "the tags of origin cannot be read, so 0.1.0 may be released already", capsys=capsys)
+    check(repository.folder, NEW, again=False, offline=True)
+
+
 @pytest.mark.parametrize(("version", "why"), [
     ("0.1.0rc1", "0.1.0rc1 is not newer than 0.1.0, which this commit contains"),
     ("0.0.9", "0.0.9 is not newer than 0.1.0, which this commit contains"),
