@@ -68,10 +68,6 @@ class Api:
         self.merged.append((path, body))
         return True
 
-    async def evict(self, namespace: str, pod: str, uid: str) -> str:
-        self.ended.append(uid)
-        return ""
-
     async def evict(self, namespace: str, name: str, uid: str) -> str:
         self.ended.append(uid)
         return ""
