@@ -12,6 +12,9 @@ FAILED: Final = counter("hapax_operator_reconcile_failures_total", "Reconciliati
 MISSED: Final = counter(
     "hapax_operator_watch_missed_total",
     "Changes of resources that no watch reported within ten seconds, found by listing the resources.")
+UNREADABLE: Final = gauge(
+    "hapax_operator_namespaces_unreadable",
+    "Namespaces that the operator is to watch and may not read: they or its rights there are gone.")
 USERS_RECONCILED: Final = counter("hapax_operator_user_reconciles_total", "Reconciliations of a User.")
 USERS_FAILED: Final = counter(
     "hapax_operator_user_reconcile_failures_total", "Reconciliations of a User that failed and are retried.")

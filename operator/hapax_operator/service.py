@@ -161,9 +161,12 @@ class OperatorService:
                 loop.call_soon_threadsafe(told.event, plural, kind, body)
 
         self._watching = Watching(scopes, seen)
+        sweep = WatchSweep(
+            api, self._ports.random, self._namespaces, told, self._watching.restart, self._watching.leave_out,
+            self._metrics)
+        await sweep.look_for_rights()
         self._watching.start()
-        self._sweep = WatchSweep(
-            api, self._ports.random, self._namespaces, told, self._watching.restart, self._metrics)
+        self._sweep = sweep
         self._sweep.start()
         self._leading.set(1)
         log.info("this operator is the leader and reconciles", namespaces=",".join(self._namespaces) or "all")

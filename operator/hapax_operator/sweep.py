@@ -4,19 +4,23 @@ A watch may be dead without an error: its connection is gone and no packet says 
 stopped to read. And no watch reports what was deleted while it was interrupted. So the metadata of all resources is
 listed every 20 seconds. What the watches should have reported long since is reconciled, and the process is not ready
 until a list shows that nothing is missed. Watches that miss something twice in a row are made again.
+
+Among the namespaces that an operator is to watch, there may be one that it may not read: it was deleted, and its rights
+with it. kopf ends all watches when one is refused. So such a namespace is left out until it can be read again, and what
+is known of it stays as it is: nothing tells a deleted namespace from one whose rights are being changed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.ports import Randomness, Task
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
-from hapax_operator.metrics import MISSED
-from hapax_operator.resources import GROUP, SPARK_JOBS, WATCHED, Meta, Ref, version_of
+from hapax_operator.metrics import MISSED, UNREADABLE
+from hapax_operator.resources import GROUP, SPARK_JOBS, TOPICS, WATCHED, Meta, Ref, version_of
 
 log = telemetry.logger("sweep")
 
@@ -26,6 +30,7 @@ _LIST_EVERY_S: Final = 5.0
 _LATE_S: Final = 10.0
 """A watch that has not reported a change after this time has missed it."""
 _UNANSWERED_S: Final = 30.0
+_FORBIDDEN: Final = 403
 
 
 class Known(Protocol):
@@ -45,14 +50,19 @@ class WatchSweep:
 
     def __init__(
         self, api: KubeApi, random: Randomness, namespaces: Sequence[str], known: Known, restart: Callable[[], None],
-        metrics: telemetry.Metrics,
+        leave_out: Callable[[Collection[str]], None], metrics: telemetry.Metrics,
     ) -> None:
+        """`leave_out` is called with the namespaces that may not be read, before the watches are made again without
+        them."""
         self._api = api
         self._random = random
         self._namespaces = namespaces
         self._known = known
         self._restart = restart
+        self._leave_out = leave_out
         self._count = metrics.counter(MISSED)
+        self._gauge = metrics.gauge(UNREADABLE)
+        self._left_out: set[str] = set()
         self._missing = 0
         self._answered = 0.0
         """Time of the loop."""
@@ -77,6 +87,33 @@ class WatchSweep:
             return f"the watches of the API server missed {self._missing} changes of resources"
         return ""
 
+    async def look_for_rights(self) -> None:
+        """To be called before the watches are made: which namespaces may be read at all."""
+        refused = set()
+        for namespace in self._namespaces:
+            try:
+                await self._listed(TOPICS, _collection(TOPICS, namespace, 1))
+            except KubeRefused as error:
+                if error.code == _FORBIDDEN:
+                    refused.add(namespace)
+            except KubeUnavailable as error:
+                log.warning("the resources cannot be listed", error=error)
+        self._found_refused(refused)
+
+    def _found_refused(self, refused: set[str]) -> bool:
+        """Whether they are others than before."""
+        if refused == self._left_out:
+            return False
+        if more := refused - self._left_out:
+            log.error("namespaces that are to be watched may not be read: they or the rights there are gone",
+                      namespaces=",".join(sorted(more)))
+        if back := self._left_out - refused:
+            log.info("namespaces can be read again", namespaces=",".join(sorted(back)))
+        self._left_out = refused
+        self._gauge.set(len(refused))
+        self._leave_out(frozenset(refused))
+        return True
+
     async def look(self) -> None:
         try:
             suspects = await self._differences()
@@ -99,13 +136,25 @@ class WatchSweep:
     async def _differences(self) -> dict[Ref, Meta | None]:
         """The resources that the watches have reported differently, or not yet, with what they reported."""
         found: dict[Ref, Meta | None] = {}
+        refused = set()
+        for namespace in self._namespaces or ("",):
+            try:
+                found |= await self._within(namespace)
+            except KubeRefused as error:
+                if error.code != _FORBIDDEN or not namespace:
+                    raise
+                refused.add(namespace)
+        if self._found_refused(refused):
+            self._restart()
+        return found
+
+    async def _within(self, namespace: str) -> dict[Ref, Meta | None]:
+        found: dict[Ref, Meta | None] = {}
         for plural in WATCHED:
-            for namespace in self._namespaces or ("",):
-                within = f"namespaces/{namespace}/" if namespace else ""
-                listed = await self._listed(plural, f"/apis/{GROUP}/{version_of(plural)}/{within}{plural}")
-                known = {each.ref: each for each in self._known.metas(plural)
-                         if not namespace or each.ref.namespace == namespace}
-                found |= different(plural, listed, known)
+            listed = await self._listed(plural, _collection(plural, namespace))
+            known = {each.ref: each for each in self._known.metas(plural)
+                     if not namespace or each.ref.namespace == namespace}
+            found |= different(plural, listed, known)
         return found
 
     async def _listed(self, plural: str, collection: str) -> Iterable[Mapping[str, Any]]:
@@ -136,6 +185,11 @@ class WatchSweep:
             self._unreadable[ref] = metadata["resourceVersion"]
             return False
         return True
+
+
+def _collection(plural: str, namespace: str, limit: int = 0) -> str:
+    within = f"namespaces/{namespace}/" if namespace else ""
+    return f"/apis/{GROUP}/{version_of(plural)}/{within}{plural}" + (f"?limit={limit}" if limit else "")
 
 
 def different(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -64,6 +64,7 @@ class Watching:
     def __init__(self, scopes: Sequence[Scope], seen: Seen) -> None:
         self._scopes = scopes
         self._seen = seen
+        self._left_out: Collection[str] = ()
         self._stop = threading.Event()
         self._stop_kopf: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
@@ -71,6 +72,10 @@ class Watching:
     def start(self) -> None:
         logging.getLogger("kopf").setLevel(logging.WARNING)
         self._thread.start()
+
+    def leave_out(self, namespaces: Collection[str]) -> None:
+        """From the next start of the watches on, these namespaces are not watched."""
+        self._left_out = frozenset(namespaces)
 
     def restart(self) -> None:
         """Lists and watches everything again."""
@@ -100,12 +105,20 @@ class Watching:
         self._stop_kopf = lambda: loop.call_soon_threadsafe(stop.set)
         if self._stop.is_set():
             return
-        running = [supervision.judged(self._operate(scope, stop)) for scope in self._scopes]
+        # The flag too, which is all that is waited for if no namespace is left.
+        running = [supervision.judged(each) for each in (
+            stop.wait(), *(self._operate(scope, stop) for scope in self._readable()))]
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         stop.set()
         for result in await asyncio.gather(*running, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
+
+    def _readable(self) -> Iterator[Scope]:
+        for scope in self._scopes:
+            left = tuple(each for each in scope.namespaces if each not in self._left_out)
+            if left or not scope.namespaces:
+                yield scope._replace(namespaces=left)
 
     async def _operate(self, scope: Scope, stop: asyncio.Event) -> None:
         registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()

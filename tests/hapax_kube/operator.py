@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -156,3 +158,15 @@ class OperatorProcess:
             if line.startswith("VmRSS"):
                 return int(line.split()[1]) / 1024
         raise AssertionError(json.dumps(self.command))
+
+
+def readiness(port: int) -> str:
+    """Why the process is not ready; empty: it is."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as answer:
+            assert answer.status == 200
+            return ""
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+    except OSError as error:
+        return str(error)

@@ -176,4 +176,22 @@ MUTANTS = (
         "        if response.status >= 600:  # the client would",
         (API,),
     ),
+    Mutant(
+        "one namespace that may not be read keeps the others from being swept", WATCHES, OPERATOR + "sweep.py",
+        "                if error.code != _FORBIDDEN or not namespace:\n",
+        "                if True:\n",
+        (SWEEP,),
+    ),
+    Mutant(
+        "an operator that may read nothing is ready", WATCHES, OPERATOR + "sweep.py",
+        "                if error.code != _FORBIDDEN or not namespace:\n",
+        "                if error.code != _FORBIDDEN:\n",
+        (SWEEP,),
+    ),
+    Mutant(
+        "where no namespace is left all are watched", WATCHES, OPERATOR + "watching.py",
+        "            if left or not scope.namespaces:\n",
+        "            if True:\n",
+        (unit("operator/test_watching.py"),),
+    ),
 )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 from hapax.client.blocking import Admin
 from hapax.local.cluster import LocalCluster
 from hapax_kube.api import KubeApi
-from hapax_kube.operator import Namespace, OperatorProcess
+from hapax_kube.operator import Namespace, OperatorProcess, readiness
 from hapax_kube.swallow import SwallowingProxy
 from integration.etcd_process import free_ports
 from integration.waiting import wait_until
@@ -33,18 +31,6 @@ def proxy(kube_api: KubeApi) -> Iterator[SwallowingProxy]:
 
 def name() -> str:
     return f"t-{uuid.uuid4().hex[:8]}"
-
-
-def readiness(port: int) -> str:
-    """Why the process is not ready; empty: it is."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as answer:
-            assert answer.status == 200
-            return ""
-    except urllib.error.HTTPError as error:
-        return error.read().decode()
-    except OSError as error:
-        return str(error)
 
 
 def test_a_watch_that_is_dead_makes_the_process_unready_and_is_found(

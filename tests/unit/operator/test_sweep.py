@@ -45,13 +45,20 @@ class World:
         self.away = False
         self.readable = True
         self.not_installed = ""
+        self.namespaces: tuple[str, ...] = ()
+        self.refused: set[str] = set()
+        self.left_out: list[Any] = []
 
     async def outline(self, path: str) -> list[Mapping[str, Any]]:
         if self.away:
             raise KubeUnavailable
         if path.endswith(self.not_installed or "nothing"):
             raise KubeRefused(404, "page not found")
-        return list(self.stored.values()) if path.endswith(TOPICS) else []
+        if any(f"/namespaces/{each}/" in path for each in self.refused):
+            raise KubeRefused(403, "topics is forbidden")
+        kind = path.partition("?")[0].endswith(TOPICS)
+        return [each for each in self.stored.values()
+                if kind and (not self.namespaces or f"/namespaces/{each['namespace']}/" in path)]
 
     async def get(self, ref: Ref) -> Mapping[str, Any] | None:
         found = self.stored.get(ref)
@@ -76,7 +83,8 @@ class World:
     def sweep(self, monkeypatch: pytest.MonkeyPatch) -> WatchSweep:
         monkeypatch.setattr(sweep, "_LATE_S", 0.0)
         world: Any = self
-        return WatchSweep(world, random.Random(1), (), world, self.restart, telemetry.Metrics())
+        return WatchSweep(
+            world, random.Random(1), self.namespaces, world, self.restart, self.left_out.append, telemetry.Metrics())
 
 
 async def test_a_missed_change_is_reported_and_the_process_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,4 +200,47 @@ async def test_definitions_of_a_release_without_spark_jobs_are_swept_too(monkeyp
     monkeypatch.setattr(sweep, "_UNANSWERED_S", -1000.0)
     await made.look()
     assert "listed no resources for" in made.ready(), "of other kinds it is a failure"
+    await made.close()
+
+
+async def test_a_namespace_that_may_not_be_read_is_left_out_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was deleted, and the rights with it."""
+    world = World()
+    world.namespaces, world.refused = ("team", "gone"), {"gone"}
+    monkeypatch.setattr(sweep, "_UNANSWERED_S", -1000.0)
+    made = world.sweep(monkeypatch)
+    await made.look_for_rights()
+    assert world.left_out == [{"gone"}] and not world.restarts, "the watches are not there yet"
+    made.start()
+    kept = Ref(TOPICS, "gone", "kept")
+    world.known[kept] = meta(ref=kept)
+    world.stored[REF] = metadata(2)
+    monkeypatch.setattr(sweep, "_UNANSWERED_S", 60.0)
+    await made.look()
+    assert world.known[REF] == meta(2), "what was missed elsewhere is found"
+    assert kept in world.known, "what is not read is not gone"
+    await made.look()
+    assert made.ready() == "" and world.left_out == [{"gone"}] and not world.restarts
+    world.refused = {"team"}
+    await made.look()
+    assert world.left_out[1:] == [{"team"}] and world.restarts == 1
+    world.refused = set()
+    await made.look()
+    assert world.left_out[2:] == [set()] and world.restarts == 2
+    await made.close()
+
+
+async def test_an_operator_that_may_not_read_at_all_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(World):
+        async def outline(self, path: str) -> list[Mapping[str, Any]]:
+            raise KubeRefused(403, "topics is forbidden")
+
+    world = Refusing()
+    made = world.sweep(monkeypatch)
+    made.start()
+    await made.look()
+    monkeypatch.setattr(sweep, "_UNANSWERED_S", -1000.0)
+    assert "listed no resources for" in made.ready() and not world.left_out
     await made.close()

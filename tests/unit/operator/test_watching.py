@@ -72,3 +72,28 @@ def test_scopes_end_together_and_are_watched_again(monkeypatch: pytest.MonkeyPat
     assert all(all_of.acquire(timeout=5) for _ in range(2))
     watching.close()
     assert begun == ["team-a", "prod"] * 3
+
+
+def test_a_namespace_that_is_left_out_is_not_watched_and_none_is_not_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[tuple[list[str], bool]] = []
+    all_of = threading.Semaphore(0)
+
+    async def notes(**arguments: Any) -> None:
+        begun.append((arguments["namespaces"], arguments["clusterwide"]))
+        all_of.release()
+        await arguments["stop_flag"].wait()
+
+    monkeypatch.setattr(kopf, "operator", notes)
+    watching = Watching([resources(("team-a", "team-b")), pool("prod", "b")], lambda plural, kind, body: None)
+    watching.leave_out({"team-b"})
+    watching.start()
+    assert all(all_of.acquire(timeout=5) for _ in range(2))
+    watching.leave_out({"team-a", "team-b"})
+    watching.restart()
+    assert all_of.acquire(timeout=5)
+    watching.leave_out(())
+    watching.restart()
+    assert all(all_of.acquire(timeout=5) for _ in range(2))
+    watching.close()
+    assert begun == [(["team-a"], False), (["prod"], False), (["prod"], False),
+                     (["team-a", "team-b"], False), (["prod"], False)]
