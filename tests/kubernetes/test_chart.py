@@ -469,7 +469,7 @@ def test_a_driver_s_account_is_the_release_s(render: Render) -> None:
     objects = render("spark.enabled=true")
     words = of(objects, "Deployment", "demo-hapax-operator")["spec"]["template"]["spec"]["containers"][0]["args"]
     account = words[words.index("--spark-account") + 1]
-    assert of(objects, "ServiceAccount", account)["metadata"]["namespace"] == "prod"
+    assert of(objects, "ServiceAccount", account)["metadata"]["namespace"] == "demo-hapax-spark-prod"
 
 
 def test_the_notes_say_what_to_do_next(helm: Callable[..., subprocess.CompletedProcess[str]]) -> None:
@@ -512,7 +512,8 @@ def test_the_operator_works_with_the_chart_s_rights_alone(
     rights = tmp_path / "rights.yaml"
     rights.write_text(yaml.safe_dump_all(
         each for each in render(
-            f'operator.watchNamespaces=["{namespace.name}"]', "spark.enabled=true", namespace=namespace.name)
+            f'operator.watchNamespaces=["{namespace.name}"]', "spark.enabled=true",
+            f'spark.namespaces=["{namespace.name}"]', namespace=namespace.name)
         if each["kind"] in kinds))
     done = kube_api.kubectl("apply", "-f", str(rights))
     assert done.returncode == 0, done.stderr

@@ -12,15 +12,22 @@ not here is denied. Nodes of the first phase take clients' calls at 9094, too (`
 {{- $programs := list "operator" "test" -}}
 {{- if $v.admin.enabled }}{{ $programs = append $programs "admin" }}{{ end -}}
 {{- if $v.load.enabled }}{{ $programs = concat $programs (list "load-master" "load-worker") }}{{ end -}}
+{{- $clients := $v.networkPolicy.clients -}}
+{{- if $clients -}}
+{{- with (include "hapax.sparkNamespaces" . | fromJson).names -}}
+{{- $spark := dict "namespaceSelector" (dict "matchExpressions" (list (dict "key" "kubernetes.io/metadata.name" "operator" "In" "values" .))) "podSelector" (dict "matchLabels" (dict "app.kubernetes.io/name" "hapax-spark")) -}}
+{{- $clients = append $clients $spark -}}
+{{- end -}}
+{{- end -}}
 {{- $flows := list
-      (dict "port" 9092 "to" $kafka "from" (ternary $programs (concat (list "broker" "coordinator") $programs) $secure) "peers" $v.networkPolicy.clients "open" true)
-      (ternary (dict "port" 9094 "to" $nodes "from" (concat $nodes (without $programs "operator")) "peers" $v.networkPolicy.clients "open" true) (dict "port" 9094 "to" $nodes "from" $nodes "peers" list) $v.formerCalls)
-      (dict "port" 9096 "to" $nodes "from" $programs "peers" $v.networkPolicy.clients "open" true)
+      (dict "port" 9092 "to" $kafka "from" (ternary $programs (concat (list "broker" "coordinator") $programs) $secure) "peers" $clients "open" true)
+      (ternary (dict "port" 9094 "to" $nodes "from" (concat $nodes (without $programs "operator")) "peers" $clients "open" true) (dict "port" 9094 "to" $nodes "from" $nodes "peers" list) $v.formerCalls)
+      (dict "port" 9096 "to" $nodes "from" $programs "peers" $clients "open" true)
       (dict "port" 9097 "to" $kafka "from" $nodes "peers" list)
       (dict "port" 8080 "to" (ternary (append $nodes "admin") $nodes $v.admin.enabled) "from" list "peers" $v.networkPolicy.metrics "open" (not $secure)) -}}
 {{- if $secure -}}
 {{- $flows = append $flows (dict "port" 9093 "to" $kafka "from" $nodes "peers" list) -}}
-{{- $flows = append $flows (dict "port" 9098 "to" $kafka "from" list "peers" $v.networkPolicy.clients "open" true) -}}
+{{- $flows = append $flows (dict "port" 9098 "to" $kafka "from" list "peers" $clients "open" true) -}}
 {{- end -}}
 {{- if $v.external.enabled -}}
 {{- $flows = append $flows (dict "port" 9095 "to" $kafka "from" list "peers" $v.networkPolicy.external "open" true) -}}

@@ -66,6 +66,39 @@ EXTERNAL://$(POD_NAME).{{ required "external.domain is needed for LoadBalancers:
 {{- end -}}
 {{- end -}}
 
+{{/*
+The namespaces of Spark jobs, as a list {names, own}; own: the release's, which it creates. Jobs of a former release may
+be in its own namespace, where their account must not vanish below them.
+*/}}
+{{- define "hapax.sparkNamespaces" -}}
+{{- $own := empty .Values.spark.namespaces -}}
+{{- $name := printf "%s-spark" (include "hapax.fullname" .) -}}
+{{- if ne (include "hapax.fullname" .) .Release.Namespace -}}
+{{- $name = printf "%s-%s" $name .Release.Namespace -}}
+{{- end -}}
+{{- if and $own (gt (len $name) 63) }}{{ fail (printf "%s is too long for a namespace: set spark.namespaces" $name) }}{{ end -}}
+{{- $names := default (list $name) .Values.spark.namespaces -}}
+{{- if and .Values.spark.enabled $own .Release.IsUpgrade -}}
+{{- range list (dict "version" "v1alpha2" "kind" "SparkJob") (dict "version" "v1alpha1" "kind" "TransactionalProducer") -}}
+{{- if $.Capabilities.APIVersions.Has (printf "hapax.dev/%s/%s" .version .kind) -}}
+{{- range (lookup (printf "hapax.dev/%s" .version) .kind $.Release.Namespace "").items -}}
+{{- if or (eq .kind "SparkJob") (hasKey .spec "spark") -}}
+{{- fail (printf "the namespace %s has Spark jobs (%s %s), but jobs now have the namespace %s by default: set spark.namespaces={%s} to leave them where they are" $.Release.Namespace .kind .metadata.name (first $names) $.Release.Namespace) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- dict "names" (ternary $names list .Values.spark.enabled) "own" $own | toJson -}}
+{{- end -}}
+
+{{/* The namespaces that the operator watches, as JSON {names}; none: all. Those of Spark jobs are among them. */}}
+{{- define "hapax.watched" -}}
+{{- $names := .Values.operator.watchNamespaces -}}
+{{- if $names }}{{ $names = concat $names (include "hapax.sparkNamespaces" . | fromJson).names | uniq }}{{ end -}}
+{{- dict "names" $names | toJson -}}
+{{- end -}}
+
 {{- define "hapax.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 10001
@@ -209,7 +242,7 @@ spec:
             - {{ $root.Release.Namespace }}/{{ include "hapax.fullname" $root }}-coordinator
             - --access
             - /etc/hapax-access/access.json
-            {{- range .values.watchNamespaces }}
+            {{- range (include "hapax.watched" $root | fromJson).names }}
             - --namespace
             - {{ . | quote }}
             {{- end }}
