@@ -8,10 +8,9 @@ the first time, unless the hour is given by `*`: then both hours count.
 
 from __future__ import annotations
 
-from calendar import monthrange
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -20,6 +19,7 @@ _MACROS: Final = {
     "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *"}
 _MONTHS: Final = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _DAYS: Final = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
+_DAY_MS: Final = 86_400_000
 _LIMIT_DAYS: Final = 366 * 9
 """29 February is eight years away at most."""
 
@@ -43,50 +43,57 @@ class Cron:
 
     def last(self, after_ms: int, until_ms: int) -> int | None:
         """The latest time in (`after_ms`, `until_ms`], in ms since 1970; None if there is none."""
+        return next(self.back(after_ms, until_ms), None)
+
+    def back(self, after_ms: int, until_ms: int) -> Iterator[int]:
+        """All times in (`after_ms`, `until_ms`], the latest first."""
         day = datetime.fromtimestamp(until_ms / 1000, self.zone).date() + timedelta(days=1)
         for _ in range(_LIMIT_DAYS):
-            if _midnight(day, self.zone) + 2 * 86_400_000 < after_ms:
-                return None
-            for moment in reversed(list(self._of_day(day.year, day.month, day.day))):
+            if self._midnight(day) + 2 * _DAY_MS < after_ms:
+                return
+            for moment in reversed(self._of_day(day)):
+                if moment <= after_ms:
+                    return
                 if moment <= until_ms:
-                    return moment if moment > after_ms else None
+                    yield moment
             day -= timedelta(days=1)
-        return None
 
     def next(self, after_ms: int) -> int | None:
         """The first time after `after_ms`; None if there is none within nine years."""
         day = datetime.fromtimestamp(after_ms / 1000, self.zone).date() - timedelta(days=1)
         for _ in range(_LIMIT_DAYS):
-            for moment in self._of_day(day.year, day.month, day.day):
+            for moment in self._of_day(day):
                 if moment > after_ms:
                     return moment
             day += timedelta(days=1)
         return None
 
-    def _of_day(self, year: int, month: int, day: int) -> Iterator[int]:
-        if month not in self.months or day > monthrange(year, month)[1] or not self._takes(year, month, day):
-            return
+    def _of_day(self, day: date) -> list[int]:
+        if day.month not in self.months or not self._takes(day):
+            return []
+        begins = self._midnight(day)
+        if self._midnight(day + timedelta(days=1)) - begins == _DAY_MS:  # no clock is changed on it
+            return [begins + (hour * 60 + minute) * 60_000 for hour in sorted(self.hours) for minute in
+                    sorted(self.minutes)]
         found = set()
         for hour in self.hours:
             for minute in self.minutes:
                 for fold in (0, 1) if self.any_hour else (0,):
-                    moment = datetime(year, month, day, hour, minute, fold=fold, tzinfo=self.zone)
+                    moment = datetime(day.year, day.month, day.day, hour, minute, fold=fold, tzinfo=self.zone)
                     back = moment.astimezone(UTC).astimezone(self.zone)
                     if (back.hour, back.minute) == (hour, minute):
                         found.add(int(moment.timestamp() * 1000))
-        yield from sorted(found)
+        return sorted(found)
 
-    def _takes(self, year: int, month: int, day: int) -> bool:
-        by_day = day in self.days
-        by_weekday = (datetime(year, month, day).weekday() + 1) % 7 in self.weekdays
+    def _midnight(self, day: date) -> int:
+        return int(datetime(day.year, day.month, day.day, tzinfo=self.zone).timestamp() * 1000)
+
+    def _takes(self, day: date) -> bool:
+        by_day = day.day in self.days
+        by_weekday = (day.weekday() + 1) % 7 in self.weekdays
         if self.any_day or self.any_weekday:
             return by_day and by_weekday
         return by_day or by_weekday
-
-
-def _midnight(day: object, zone: ZoneInfo) -> int:
-    text = datetime.fromisoformat(f"{day}T00:00:00").replace(tzinfo=zone)
-    return int(text.timestamp() * 1000)
 
 
 def read_cron(text: str, zone: str = "UTC") -> Cron:

@@ -34,6 +34,8 @@ STARTING, STARTED, ENDING, ENDED = "Starting", "Started", "Ending", "Ended"
 _VANISHED_S: Final = 10.0
 """Seconds that a pod which was deleted by force may continue to run, until its kubelet ends it."""
 _LOOK_S: Final = 5.0
+_AHEAD_MS: Final = 86_400_000
+"""A time that is later than now by more than this was written by a wrong clock. Clocks of operators differ by less."""
 _NEVER: Final = -1
 
 OTHER_PRODUCER: Final = "OtherProducer"
@@ -269,6 +271,12 @@ class _Look:
             return SparkPlan(Finalize(False) if release else None, self._shown(), running=self._running())
         if self.record.stage in (STARTED, ENDING):
             return self._going()
+        if self.due is not None and self.record.scheduled_ms > self.now_ms + _AHEAD_MS:
+            # Of an operator whose clock was wrong. Otherwise no time would be due until then.
+            wrong = _text(self.record.scheduled_ms)
+            told = Note("Warning", "ClockWasAhead", f"the last run's time, {wrong}, is in the future; its schedule "
+                        "goes on from now")
+            return self._do(Write(replace(self.record, scheduled_ms=self.now_ms), (told,)))
         return self._resting()
 
     # --- a run that was let run
@@ -297,14 +305,17 @@ class _Look:
 
     def _ended(self, pod: PodSeen | None) -> Write:
         record = self.record
-        if record.ending in _BY_WISH:
+        if pod is not None and pod.phase == "Succeeded":
+            # Also if it was told to end: a driver that is told before its job is through has another exit code.
+            reason = COMPLETED
+        elif record.ending in _BY_WISH:
             reason = record.ending if pod is None or not pod.live else GIVEN_UP
         elif pod is None:
             reason = record.ending or VANISHED
         elif pod.live:
             reason = GIVEN_UP
         else:
-            reason = COMPLETED if pod.phase == "Succeeded" else (record.ending or pod.reason or "Error")
+            reason = record.ending or pod.reason or "Error"
         exit_ = Exit(
             record.run, reason, self.now_ms, None if pod is None else pod.exit_code,
             "its pod disappeared before its end was observed" if pod is None else pod.message, seen=pod is not None)
@@ -418,13 +429,16 @@ class _Look:
     def _back_off_left(self) -> float:
         if self.record.next_ms < 0 or self.record.fingerprint != self.fingerprint:
             return 0.0
-        return (self.record.next_ms - self.now_ms) / 1000
+        left_s = (self.record.next_ms - self.now_ms) / 1000
+        longest_s = BackOff().longest_s if self.spark is None else self.spark.back_off.longest_s
+        return left_s if left_s <= longest_s else 0.0  # it was made shorter, or a wrong clock wrote the time
 
     def _since_vanished(self) -> float:
         last = self.record.exit
         if self.record.stage != ENDED or last is None or last.seen:
             return _VANISHED_S
-        return (self.now_ms - last.at_ms) / 1000
+        since_s = (self.now_ms - last.at_ms) / 1000
+        return since_s if since_s >= -_VANISHED_S else _VANISHED_S  # a wrong clock wrote the time
 
     def _given_up(self, pod: PodSeen) -> bool:
         return 0 <= pod.told_ms <= self.now_ms - self.give_up_ms

@@ -8,15 +8,21 @@ from typing import Any, Final
 _KEYS: Final = {
     "containers": "name", "initContainers": "name", "volumes": "name", "env": "name", "volumeMounts": "mountPath",
     "imagePullSecrets": "name", "ports": "containerPort"}
-"""Lists whose items are merged by this field. Items of `over` come last, unless `base` has them."""
+"""Lists whose items are merged by this field. Items of `over` come last, unless `base` has them. An item without the
+field is kept as it is: the API server refuses it with a sentence."""
+_WHOLE: Final = frozenset({"env", "volumes", "volumeMounts"})
+"""Lists whose items are replaced as a whole. A variable and a volume have one of several kinds of source, which must
+not be mixed; and of a mount nothing may be left, such as that it is read-only, where another volume is mounted."""
 _JOINED: Final = frozenset({"tolerations", "envFrom", "topologySpreadConstraints", "hostAliases"})
 """Lists that are put together; any other list of `over` replaces that of `base`."""
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` counts where both give a value."""
+    """`over` counts where both give a value. None is no value."""
     result = dict(base)
     for name, value in over.items():
+        if value is None:
+            continue
         before = result.get(name)
         if isinstance(value, Mapping) and isinstance(before, Mapping):
             result[name] = merged(before, value)
@@ -33,10 +39,14 @@ def _lists(name: str, base: list[Any], over: list[Any]) -> list[Any]:
         return [*base, *(each for each in over if each not in base)]
     if key is None:
         return over
-    rest = {each[key]: each for each in over}
+    nameless = [each for each in over if not _has(each, key)]
+    rest = {each[key]: each for each in over if _has(each, key)}
     found = []
     for each in base:
-        of = rest.pop(each.get(key), None)
-        # An environment variable and a volume have one of several kinds of source, which must not be mixed.
-        found.append(each if of is None else of if name in ("env", "volumes") else merged(each, of))
-    return [*found, *rest.values()]
+        of = rest.pop(each[key], None) if _has(each, key) else None
+        found.append(each if of is None else of if name in _WHOLE else merged(each, of))
+    return [*found, *rest.values(), *nameless]
+
+
+def _has(item: Any, key: str) -> bool:
+    return isinstance(item, Mapping) and isinstance(item.get(key), str | int)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from base64 import b64encode
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -26,6 +27,9 @@ PROGRESS_PORT: Final = 4041
 UI_PORT: Final = 4040
 AUTH_PATH: Final = "/var/run/hapax/spark-auth"
 AUTH_KEY: Final = "secret"
+_AUTH_ENCODED: Final = "encoded"
+_AUTH_ENV: Final = "_SPARK_AUTH_SECRET"
+"""Spark's own name for it, in executors. What a driver reads from a file, it takes in base64."""
 
 _LONGEST_BASE: Final = 46
 """Characters. With the form's infix and a number appended, a pod's name is still a valid host name."""
@@ -119,8 +123,9 @@ def executor_pod(work: SparkWork, spark: SparkSpec) -> dict[str, Any] | None:
 def auth_secret(work: SparkWork, random_text: str) -> dict[str, Any]:
     """The Secret by which driver and executors know each other. It stays as it was first made."""
     return {
-        "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "stringData": {AUTH_KEY: random_text},
-        "metadata": _beside(work, auth_name(work.meta.ref.name))}
+        "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+        "stringData": {AUTH_KEY: random_text, _AUTH_ENCODED: b64encode(random_text.encode()).decode()},
+        "metadata": _beside(work, auth_name(work))}
 
 
 def ui_service(work: SparkWork) -> dict[str, Any]:
@@ -133,8 +138,9 @@ def ui_service(work: SparkWork) -> dict[str, Any]:
                       {"name": "progress", "port": PROGRESS_PORT, "targetPort": PROGRESS_PORT}]}}
 
 
-def auth_name(job: str) -> str:
-    return f"{_base(job)}-spark-auth"
+def auth_name(work: SparkWork) -> str:
+    """Another one for a job that is deleted and made again: the former Secret is deleted some time later."""
+    return f"{_base(work.meta.ref.name)}-spark-auth-{work.meta.uid[:8]}"
 
 
 def ui_name(job: str) -> str:
@@ -169,11 +175,15 @@ def _of(template: Mapping[str, Any]) -> dict[str, Any]:
 def _common(work: SparkWork, spark: SparkSpec, container: str) -> dict[str, Any]:
     """What the specification says of driver and executors alike; only the fields that it gives."""
     volumes, mounts = list(spark.volumes), list(spark.volume_mounts)
-    if spark.authenticate:
+    env = list(spark.env)
+    if spark.authenticate and container == "driver":
         volumes.append({"name": "spark-auth", "secret": {
-            "secretName": auth_name(work.meta.ref.name), "defaultMode": 0o440}})
+            "secretName": auth_name(work), "defaultMode": 0o440}})
         mounts.append({"name": "spark-auth", "mountPath": AUTH_PATH, "readOnly": True})
-    of_container = {"env": list(spark.env), "envFrom": list(spark.env_from), "volumeMounts": mounts}
+    elif spark.authenticate:
+        # An executor reads the secret from a file only when it knows its master, which it asks the driver for.
+        env.append({"name": _AUTH_ENV, "valueFrom": {"secretKeyRef": {"name": auth_name(work), "key": _AUTH_ENCODED}}})
+    of_container = {"env": env, "envFrom": list(spark.env_from), "volumeMounts": mounts}
     of_pod = {"volumes": volumes, "tolerations": list(spark.tolerations), "affinity": dict(spark.affinity)}
     return {"spec": {
         "containers": [{"name": container, **{name: value for name, value in of_container.items() if value}}],

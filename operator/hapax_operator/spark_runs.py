@@ -150,6 +150,8 @@ class SparkRuns:
                     return  # the record has changed in the meantime: the next look reads it
                 self._reconciler.seen(ref, body)
                 log.info("a run of a Spark job", resource=str(ref), run=record.run, stage=record.stage)
+                if record.running_ms >= 0 and RunRecord.decode(work.record).running_ms < 0:
+                    await self._make_service(work)  # that of a former job of this name may have been deleted since
                 for note in notes:
                     await self._reconciler.note(work, note)
             case Delete(seen):
@@ -163,8 +165,7 @@ class SparkRuns:
                 space = f"/api/v1/namespaces/{ref.namespace}"
                 if work.spark.authenticate:
                     await self._api.create(f"{space}/secrets", auth_secret(work, secrets.token_hex(32)))
-                if work.spark.ui:
-                    await self._api.create(f"{space}/services", ui_service(work))
+                await self._make_service(work)
                 await self._api.create(pods, driver_pod(work, work.spark, run, self._account))
                 name = driver_name(ref.name, run, work.form.infix)
                 log.info("the driver's pod was created", resource=str(ref), pod=name)
@@ -174,6 +175,10 @@ class SparkRuns:
                 await self._api.set_finalizer(work.meta, wanted, SPARK_FINALIZER)
             case LookAtIds():
                 raise AssertionError("the ids were looked at")
+
+    async def _make_service(self, work: SparkWork) -> None:
+        if work.spark is not None and work.spark.ui:
+            await self._api.create(f"/api/v1/namespaces/{work.meta.ref.namespace}/services", ui_service(work))
 
     def _told(
         self, work: SparkWork, planned: SparkPlan, key: tuple[str, str]

@@ -7,6 +7,7 @@ passed, for example while no operator ran, only the last one is due; the others 
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final, NamedTuple
 
 from hapax_operator.cron import BadCron, read_cron
@@ -34,10 +35,8 @@ def due_of(schedule: Schedule, scheduled_ms: int, created_ms: int, now_ms: int) 
         return Due(wrong=str(error))
     after = scheduled_ms if scheduled_ms >= 0 else created_ms
     following = cron.next(now_ms)
-    at = cron.last(after, now_ms)
-    missed, earlier = 0, at
-    while earlier is not None and missed < _COUNTED and (earlier := cron.last(after, earlier - 1)) is not None:
-        missed += 1
+    passed = list(islice(cron.back(after, now_ms), _COUNTED + 1))
+    at, missed = (passed[0], len(passed) - 1) if passed else (None, 0)
     if at is not None and 0 <= schedule.deadline_s * 1000 < now_ms - at:
         at = None
     return Due(-1 if at is None else at, -1 if following is None else following, missed if at is not None else 0)

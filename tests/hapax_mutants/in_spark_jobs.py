@@ -110,4 +110,35 @@ MUTANTS = (
         "{**_conf(spark), **_guarded_conf(spark), **spark.conf, **conf}",
         (TEMPLATES,),
     ),
+    Mutant(
+        "a job that is through when it is told to end runs again", "docs/kubernetes.md", OPERATOR + "plan_spark.py",
+        '        if pod is not None and pod.phase == "Succeeded":\n',
+        '        if pod is not None and pod.phase == "Succeeded" and not record.ending:\n',
+        (PLAN,),
+    ),
+    Mutant(
+        "a clock that was ahead stops a schedule", "docs/kubernetes.md", OPERATOR + "plan_spark.py",
+        "        if self.due is not None and self.record.scheduled_ms > self.now_ms + _AHEAD_MS:\n",
+        "        if False:\n",
+        (SCHEDULE,),
+    ),
+    Mutant(
+        "a clock that is a little behind gives a time a second run", "docs/kubernetes.md",
+        OPERATOR + "plan_spark.py",
+        "        if self.due is not None and self.record.scheduled_ms > self.now_ms + _AHEAD_MS:\n",
+        "        if self.due is not None and self.record.scheduled_ms > self.now_ms:\n",
+        (SCHEDULE,),
+    ),
+    Mutant(
+        "a mount of a template makes the checkpoint read-only", "docs/kubernetes.md", OPERATOR + "pod_template.py",
+        '_WHOLE: Final = frozenset({"env", "volumes", "volumeMounts"})\n',
+        '_WHOLE: Final = frozenset({"env", "volumes"})\n',
+        (TEMPLATES,),
+    ),
+    Mutant(
+        "a job that is made again loses its secret", "docs/kubernetes.md", OPERATOR + "spark_pods.py",
+        '    return f"{_base(work.meta.ref.name)}-spark-auth-{work.meta.uid[:8]}"\n',
+        '    return f"{_base(work.meta.ref.name)}-spark-auth"\n',
+        (TEMPLATES,),
+    ),
 )

@@ -154,6 +154,8 @@ def job(**spec: object) -> dict[str, object]:
     (job(dependencies={"packages": ["a:b"]}), "written as group:artifact:version"),
     (job(dependencies={"jars": ["a,b"]}), "without commas"),
     (job(eventLog={"path": "/tmp/events"}), "event logs would be deleted with the pod"),
+    (job(eventLog={"path": "/logs2/events"}, volumes=[{"name": "logs"}],
+         volumeMounts=[{"name": "logs", "mountPath": "/logs"}]), "event logs would be deleted with the pod"),
     (job(eventLog={"path": "events"}), "path must be absolute"),
 ])
 def test_a_bad_spark_job_is_refused_with_a_sentence(
@@ -161,6 +163,13 @@ def test_a_bad_spark_job_is_refused_with_a_sentence(
 ) -> None:
     with pytest.raises(ApiError, match=re.escape(sentence)):
         namespace.spark_job("bad", "loader", **{name: value for name, value in spec.items() if value is not None})
+
+
+def test_event_logs_may_be_on_a_volume_of_the_driver_alone(namespace: Namespace) -> None:
+    mount = {"name": "logs", "mountPath": "/logs"}
+    namespace.spark_job("job", "loader", **job(eventLog={"path": "/logs/events"}, driverTemplate={"spec": {
+        "containers": [{"name": "driver", "volumeMounts": [mount]}],
+        "volumes": [{"name": "logs", "persistentVolumeClaim": {"claimName": "logs"}}]}}))
 
 
 def test_a_spark_job_s_producer_stays_and_reruns_only_rise(namespace: Namespace) -> None:

@@ -9,6 +9,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -135,7 +136,7 @@ def test_a_driver_s_pod_fits_the_restricted_standard(namespace: Namespace) -> No
     described = read_producer(namespace.producer("job", transactionalId="job", managed=False, spark={
         **SPARK, "checkpoint": {"claimName": "claim"}, "nodeSelector": {"disk": "fast"}, "imagePullSecrets": ["one"]}))
     assert described.spark is not None
-    pod = driver_pod(of_section(described), described.spark, 1)
+    pod = deepcopy(driver_pod(of_section(described), described.spark, 1))
     namespace.api.create(pods, pod)
     pod["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
     with pytest.raises(ApiError, match="violates PodSecurity"):
@@ -237,7 +238,8 @@ def test_a_scheduled_job_runs_once_for_a_time_whatever_its_operator_does(
     wait_until(begun, "the first run", 100)
     scheduled, pod = record()["scheduledAt"], kubelet.driver()
     assert pod is not None and scheduled.endswith(":00Z")
-    assert namespace.secret("nightly-spark-auth")["secret"], "what driver and executors know each other by"
+    uid = namespace.get(jobs, "nightly")["metadata"]["uid"]
+    assert namespace.secret(f"nightly-spark-auth-{uid[:8]}")["secret"], "what driver and executors know each other by"
     assert namespace.api.exists(f"/api/v1/namespaces/{namespace.name}/services/nightly-spark-ui")
     operator.kill()
     kubelet.ends(pod, "Succeeded", "Completed", 0)

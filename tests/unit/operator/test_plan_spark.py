@@ -273,3 +273,14 @@ def test_a_field_of_a_later_version_starts_nothing_anew() -> None:
     one, other = read_spark({"spark": plain}), read_spark({"spark": full})
     assert one is not None and other is not None and one.fingerprint == other.fingerprint
     assert read_spark({}) is None
+
+
+@pytest.mark.parametrize("why", ["Suspended", "Removed", "Deleted", "ResourceConflict"])
+def test_a_job_that_is_through_before_it_is_told_to_end_is_through(why: str) -> None:
+    """Exit code 0 says so: a driver that was told to end first has another one. It would write everything again."""
+    ended = look(resource(started(stage=ENDING, ending=why)), driver(phase="Succeeded", exit_code=0, told_ms=NOW - 1))
+    assert isinstance(ended.step, Write)
+    record = ended.step.record
+    assert record.exit is not None and record.exit.reason == "Completed"
+    again = look(resource(record), now=NOW + 100_000, ids=FREE)
+    assert again.step is None and again.conditions[0].reason == "Completed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from hapax_operator.plan_producer import ProducerSeen
 from hapax_operator.plan_spark import (
+    COMPLETED,
     ENDED,
     ENDING,
     STARTED,
@@ -193,3 +195,43 @@ def test_operators_that_die_anywhere_start_one_run_for_a_time() -> None:
         assert len(begun) == len(set(begun)), seed
         assert begun == sorted(begun)
         assert len(begun) > 1, seed
+
+
+def test_a_clock_that_was_ahead_for_a_while_stops_no_schedule() -> None:
+    """An operator's clock was a month ahead when it started a run, whose time is thereby in the future."""
+    done = RunRecord(
+        run=4, stage=ENDED, exit=Exit(4, COMPLETED, at(30 * 24)), scheduled_ms=at(30 * 24),
+        fingerprint=SPEC.fingerprint)
+    corrected = look(done, at(2, 10))
+    after = written(corrected)
+    assert after.scheduled_ms == at(2, 10) and corrected.step is not None
+    assert [note.reason for note in corrected.step.notes] == ["ClockWasAhead"]
+    assert look(after, at(2, 59)).step is None, "no time has passed since"
+    assert look(after, at(3)).step == LookAtIds(), "and the next one has a run"
+
+
+def test_a_clock_that_is_a_little_behind_gives_no_time_two_runs() -> None:
+    """That of another operator than the one that started the run."""
+    done = RunRecord(
+        run=4, stage=ENDED, exit=Exit(4, COMPLETED, at(3)), scheduled_ms=at(3), fingerprint=SPEC.fingerprint)
+    for minute in (0, 30, 59):
+        assert look(done, at(2, minute)).step is None
+    assert look(done, at(3, 1)).step is None
+
+
+@pytest.mark.parametrize("record", [
+    RunRecord(run=4, stage=ENDED, exit=Exit(4, "Error", at(3)), failures=1, next_ms=at(30 * 24), scheduled_ms=at(3),
+              fingerprint=SPEC.fingerprint),
+    RunRecord(run=4, stage=ENDED, exit=Exit(4, "Vanished", at(30 * 24), seen=False), failures=1, scheduled_ms=at(3),
+              fingerprint=SPEC.fingerprint)], ids=["back-off", "vanished"])
+def test_a_clock_that_was_ahead_for_a_while_delays_no_start(record: RunRecord) -> None:
+    assert look(record, at(3, 10)).step == LookAtIds()
+
+
+def test_every_minute_is_cheap_however_many_were_missed() -> None:
+    """The operator's event loop serves all resources, and looks at each of them every ten seconds."""
+    began = time.process_time()
+    for zone in ("UTC", "Europe/Berlin"):
+        found = due_of(Schedule("* * * * *", zone), -1, CREATED, at(24 * 300))
+        assert (found.at_ms, found.missed) == (at(24 * 300), 100)
+    assert time.process_time() - began < 0.3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -121,18 +122,21 @@ def test_dependencies_event_logs_and_the_ui_become_settings_which_conf_overrides
     assert conf(driver(eventLog={"path": "s3a://b/e"}))["spark.eventLog.dir"] == "s3a://b/e"
 
 
-def test_the_secret_is_a_file_of_both_and_in_no_description() -> None:
+def test_the_secret_is_a_file_of_the_driver_a_variable_of_executors_and_in_no_description() -> None:
+    """An executor reads no file before it has its settings from the driver, to which it connects with the secret."""
     fields: dict[str, Any] = {"authenticate": True, "conf": {"spark.authenticate": "false"}}
     body, template = driver(**fields), executor(**fields)
     assert template is not None and conf(body)["spark.authenticate"] == "true"
     assert conf(body)["spark.authenticate.secret.file"] == "/var/run/hapax/spark-auth/secret"
-    for each in (body, template):
-        (volume,) = (volume for volume in each["spec"]["volumes"] if volume["name"] == "spark-auth")
-        assert volume["secret"] == {"secretName": "j-spark-auth", "defaultMode": 0o440}
-        assert {"name": "spark-auth", "mountPath": "/var/run/hapax/spark-auth", "readOnly": True} in (
-            each["spec"]["containers"][0]["volumeMounts"])
+    (volume,) = (volume for volume in body["spec"]["volumes"] if volume["name"] == "spark-auth")
+    assert volume["secret"] == {"secretName": "j-spark-auth-u-j", "defaultMode": 0o440}
+    assert {"name": "spark-auth", "mountPath": "/var/run/hapax/spark-auth", "readOnly": True} in (
+        body["spec"]["containers"][0]["volumeMounts"])
+    assert template["spec"]["containers"][0]["env"] == [{"name": "_SPARK_AUTH_SECRET", "valueFrom": {
+        "secretKeyRef": {"name": "j-spark-auth-u-j", "key": "encoded"}}}]
     secret = auth_secret(work(**fields), "generated")
-    assert (secret["metadata"]["name"], secret["stringData"]) == ("j-spark-auth", {"secret": "generated"})
+    assert secret["metadata"]["name"] == "j-spark-auth-u-j"
+    assert secret["stringData"] == {"secret": "generated", "encoded": "Z2VuZXJhdGVk"}, "as Spark makes it of the file"
     assert secret["metadata"]["ownerReferences"][0]["uid"] == "u-j"
     assert "generated" not in json.dumps([body, template])
 
@@ -171,3 +175,46 @@ def test_a_variable_has_one_source() -> None:
     base = {"env": [{"name": "A", "value": "1"}]}
     assert merged(base, {"env": [{"name": "A", "valueFrom": {"x": 1}}]}) == {
         "env": [{"name": "A", "valueFrom": {"x": 1}}]}
+
+
+@pytest.mark.parametrize("spec", [
+    {"containers": [{"image": "x"}]}, {"containers": ["text"]}, {"volumes": [{"emptyDir": {}}]},
+    {"containers": [{"name": "driver", "env": [{"value": "x"}], "volumeMounts": [{"name": "x"}]}]}])
+def test_what_a_template_lacks_is_for_the_api_server_to_refuse(spec: dict[str, Any]) -> None:
+    """An error here would be shown to nobody who reads the resource."""
+    for made in (driver(driverTemplate={"spec": spec}), executor(executorTemplate={"spec": spec})):
+        ((name, given),) = spec.items()
+        kept = [each for each in given if each not in made["spec"][name]]  # type: ignore[index]
+        assert not kept or kept[0]["name"] == "driver"
+
+
+def test_a_template_s_null_is_no_value() -> None:
+    spec = {"containers": None, "securityContext": None, "volumes": None, "tolerations": None}
+    assert driver(driverTemplate={"spec": spec})["spec"] == driver()["spec"]
+    labels = {"metadata": {"labels": {"a": "b"}}}
+    found, other = executor(executorTemplate={"spec": spec, **labels}), executor(executorTemplate=labels)
+    assert found is not None and other is not None and found["spec"] == other["spec"]
+
+
+def test_nothing_is_left_of_a_mount_where_the_operator_mounts_its_own() -> None:
+    """A checkpoint that is mounted read-only, or a part of the volume, is not the one that the job had before."""
+    mount = {"name": "mine", "mountPath": "/checkpoint", "readOnly": True, "subPath": "other"}
+    for fields in ({"volumeMounts": [mount]},
+                   {"driverTemplate": {"spec": {"containers": [{"name": "driver", "volumeMounts": [mount]}]}}}):
+        mounts = driver(checkpoint={"claimName": "claim", "path": "/checkpoint"}, **fields)[
+            "spec"]["containers"][0]["volumeMounts"]
+        assert [each for each in mounts if each["mountPath"] == "/checkpoint"] == [
+            {"name": "checkpoint", "mountPath": "/checkpoint"}]
+
+
+def test_a_job_that_is_made_again_has_a_secret_of_its_own() -> None:
+    """The former one's is deleted with its owner, some time after the new one has started."""
+    one = work(authenticate=True)
+    other = replace(one, meta=replace(one.meta, uid="another"))
+    names = {auth_secret(each, "x")["metadata"]["name"] for each in (one, other)}
+    assert len(names) == 2 and all(name.startswith("j-spark-auth-") for name in names)
+    for each in (one, other):
+        assert each.spark is not None
+        (volume,) = (
+            volume for volume in driver_pod(each, each.spark, 1)["spec"]["volumes"] if volume["name"] == "spark-auth")
+        assert volume["secret"]["secretName"] in names
