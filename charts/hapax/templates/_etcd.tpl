@@ -82,9 +82,10 @@ A release keeps its etcd: processes refuse another store than the one they know,
 */}}
 {{- define "hapax.etcdKept" -}}
 {{- $name := include "hapax.fullname" . -}}
-{{- if lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-broker" $name) -}}
-{{- $was := not (empty (lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-etcd" $name))) -}}
-{{- if ne $was .Values.etcd.enabled -}}
+{{- $brokers := default dict (lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-broker" $name)) -}}
+{{- with dig "metadata" "annotations" "hapax.dev/etcd" "" $brokers -}}
+{{- $was := eq . "own" -}}
+{{- if ne $was $.Values.etcd.enabled -}}
 {{- fail (printf "this release was installed with etcd.enabled=%t, and what it knows is in that etcd: keep etcd.enabled=%t" $was $was) -}}
 {{- end -}}
 {{- end -}}

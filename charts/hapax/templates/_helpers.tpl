@@ -181,6 +181,7 @@ metadata:
   annotations:
     hapax.dev/replicas: {{ .values.replicas | quote }}
     hapax.dev/security: {{ $root.Values.security.enabled | quote }}
+    hapax.dev/etcd: {{ ternary "own" "external" $root.Values.etcd.enabled }}
     hapax.dev/volume-size: {{ .values.storage.size | quote }}
 spec:
   {{- else }}
