@@ -30,17 +30,25 @@ class Clusters:
         return meta.cluster == self.own or (not meta.cluster and self._nearest(meta) == (self.own,))
 
     def unnamed(self, meta: Meta) -> bool:
-        """Whether the resource has to say which cluster it means."""
-        return bool(self.own) and not meta.cluster and len(self._nearest(meta)) > 1
+        """Whether the resource has to say which cluster it means: it does not, or it means one that is not there. One
+        that has taken the resource may be away for a moment, and comes back to it."""
+        if not self.own:
+            return False
+        if meta.cluster:
+            return meta.cluster not in (self.own, *self.others) and meta.taken_by != meta.cluster
+        return len(self._nearest(meta)) > 1
 
     def _nearest(self, meta: Meta) -> tuple[str, ...]:
         """The clusters of the resource's namespace, or where none is there, all."""
         known = (self.own, *self.others)
         return tuple(each for each in known if each.partition(".")[0] == meta.ref.namespace) or known
 
-    def question(self) -> Condition:
+    def question(self, meta: Meta) -> Condition:
         """The same from every operator, so that they do not write over each other."""
         known = ", ".join(sorted({self.own, *self.others}))
+        if meta.cluster:
+            why = f"the label {CLUSTER} names {meta.cluster}, which is not there: {known}"
+            return Condition("Ready", "False", "ClusterUnknown", why)
         why = f"there are several clusters, name one by the label {CLUSTER}: {known}"
         return Condition("Ready", "False", "ClusterNotNamed", why)
 

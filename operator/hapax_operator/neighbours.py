@@ -19,25 +19,21 @@ _AGAIN_S: Final = 5.0
 
 
 async def look(clusters: Clusters, api: KubeApi) -> bool:
-    """True: the other clusters are not those of before. Raises KubeUnavailable."""
+    """True: the other clusters are not those of before. Raises KubeUnavailable, KubeRefused."""
     if not clusters.own:
         return False
-    try:
-        found = await api.read(_POOLS)
-    except KubeRefused as refused:
-        log.warning("other clusters cannot be found", error=refused)
-        return False
+    found = await api.read(_POOLS)
     return clusters.saw(() if found is None else found["items"])
 
 
 async def first_look(clusters: Clusters, api: KubeApi) -> None:
-    """Returns when the other clusters are known."""
+    """Returns when the other clusters are known: an operator that does not know them takes its own for the only one."""
     while True:
         try:
             await look(clusters, api)
             return
-        except KubeUnavailable as error:
-            log.warning("cannot look for other clusters, trying again", error=error)
+        except (KubeUnavailable, KubeRefused) as error:
+            log.warning("cannot look for other clusters, trying again; nothing is reconciled until then", error=error)
             await asyncio.sleep(_AGAIN_S)
 
 
@@ -49,5 +45,5 @@ async def keep_looking(clusters: Clusters, api: KubeApi, changed: Callable[[], N
             if await look(clusters, api):
                 log.info("the clusters beside this one have changed", clusters=",".join(clusters.others))
                 changed()
-        except KubeUnavailable as error:
-            log.warning("the API server does not answer", error=error)
+        except (KubeUnavailable, KubeRefused) as error:
+            log.warning("cannot look for other clusters", error=error)

@@ -40,6 +40,7 @@ from hapax_operator.resources import (
     PRODUCERS,
     SPARK_JOBS,
     BadResource,
+    Meta,
     ProducerResource,
     Ref,
     Resource,
@@ -270,7 +271,7 @@ class Reconciler:
         """What is refused for one resource holds up none of the others: one of them may be waiting to be deleted."""
         refused: Refusal | KubeRefused | None = None
         for unnamed in self.resources.unnamed(topic):
-            await self._statuses.write(unnamed, {"cluster": None}, [self._clusters.question()])
+            await self._ask(unnamed, unnamed.meta)
         for resource in self.resources.claimants(topic):
             try:
                 await self._topic_resource(topic, resource.meta.ref)
@@ -278,6 +279,11 @@ class Reconciler:
                 refused = refused or error
         if refused is not None:
             raise refused
+
+    async def _ask(self, resource: Resource, belongs: Meta) -> None:
+        """Which cluster it means."""
+        await self._statuses.write(
+            resource, {} if belongs.cluster else {"cluster": None}, [self._clusters.question(belongs)], taken=False)
 
     async def _topic_resource(self, topic: str, ref: Ref) -> None:
         """Repeats until the plan for this one resource is empty. Raises Refusal, which the status then has."""
@@ -442,7 +448,7 @@ class Reconciler:
             return
         if not self._clusters.owns(resource.meta):
             if self._clusters.unnamed(resource.meta):
-                await self._statuses.write(resource, {"cluster": None}, [self._clusters.question()])
+                await self._ask(resource, resource.meta)
             return
         if resource.meta.deleting:
             if again_s := await self._jobs.end(resource):
@@ -516,7 +522,7 @@ class Reconciler:
         belongs = job.meta if producer is None else producer.meta  # a job writes where its producer is
         if not self._clusters.owns(belongs):
             if self._clusters.unnamed(belongs):
-                await self._statuses.write(job, {"cluster": None}, [self._clusters.question()])
+                await self._ask(job, belongs)
             return
         look = await self._jobs.look(job)
         if look.refused is not None:

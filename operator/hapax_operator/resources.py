@@ -83,6 +83,8 @@ class Meta:
     """Whether the annotation of that name is "true"."""
     cluster: str = ""
     """As its label says, or else its status; empty: neither does."""
+    taken_by: str = ""
+    """The cluster that its status names."""
     version: str = ""
     """The resource version. It rises with every write, unless the API server's store is restored."""
 
@@ -321,6 +323,7 @@ def _spark(spec: Mapping[str, Any]) -> SparkSpec | None:
 
 def read_meta(plural: str, body: Mapping[str, Any]) -> Meta:
     metadata = body.get("metadata") or {}
+    taken = str((body.get("status") or {}).get("cluster") or "")
     try:
         return Meta(
             ref=Ref(plural, metadata["namespace"], metadata["name"]), uid=metadata["uid"],
@@ -329,7 +332,7 @@ def read_meta(plural: str, body: Mapping[str, Any]) -> Meta:
             paused=(metadata.get("annotations") or {}).get(PAUSE) == "true",
             adopts=(metadata.get("annotations") or {}).get(ADOPT) == "true",
             carry_over=(metadata.get("annotations") or {}).get(CARRY_OVER) == "true",
-            cluster=str((metadata.get("labels") or {}).get(CLUSTER) or (body.get("status") or {}).get("cluster") or ""),
+            cluster=str((metadata.get("labels") or {}).get(CLUSTER) or taken), taken_by=taken,
             version=metadata.get("resourceVersion", ""),
         )
     except KeyError as error:

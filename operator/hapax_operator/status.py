@@ -46,17 +46,19 @@ class StatusWriter:
         return timestamp(self._moment())
 
     async def write(
-        self, resource: Described, fields: Mapping[str, Any], conditions: Sequence[Condition], *, urgent: bool = False
+        self, resource: Described, fields: Mapping[str, Any], conditions: Sequence[Condition], *, urgent: bool = False,
+        taken: bool = True,
     ) -> float | None:
         """0: the status is as given. Above 0: the write is not due yet, call again after this many seconds. None: the
         write was rejected, because the resource is gone or has changed. A change of a condition, or an answer to a new
-        generation, is written at once. Raises KubeUnavailable, KubeRefused."""
+        generation, is written at once. `taken`: whether the cluster takes the resource. Raises KubeUnavailable,
+        KubeRefused."""
         uid, generation = resource.meta.uid, resource.meta.generation
         known = resource.status
         former = known.get("conditions") or []
-        taken = {"cluster": self._cluster} if self._cluster else {}
+        cluster = {"cluster": self._cluster} if self._cluster and taken else {}
         wanted = {
-            **taken, **fields, "observedGeneration": generation,
+            **cluster, **fields, "observedGeneration": generation,
             "conditions": merged(former, conditions, generation, self._moment()),
         }
         changes = difference(known, wanted)

@@ -220,7 +220,9 @@ class UserReconciler:
                 return
             if not self._clusters.owns(resource.meta):
                 if self._clusters.unnamed(resource.meta):
-                    await self._statuses.write(resource, {"cluster": None}, [self._clusters.question()])
+                    fields = {} if resource.meta.cluster else {"cluster": None}
+                    await self._statuses.write(
+                        resource, fields, [self._clusters.question(resource.meta)], taken=False)
                 return
             claimants = self._claimants(resource)
             planned, seen = await self._plan(resource, claimants)

@@ -73,11 +73,17 @@ class KubeApi:
         return self.folder / f"{user}.kubeconfig"
 
     def with_definitions(self, folder: Path) -> KubeApi:
-        """Applies the resource definitions of a folder. Returns when they are served."""
+        """Applies the resource definitions of a folder. Returns when their resources are listed: a definition that is
+        established answers 429 for a moment more, until its storage is ready."""
         done = self.kubectl("apply", "-f", str(folder))
         assert done.returncode == 0, done.stderr
         done = self.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(folder))
         assert done.returncode == 0, done.stderr
+        limit = time.monotonic() + _READY_S
+        for path in sorted(folder.glob("*.yaml")):
+            while (done := self.kubectl("get", f"{path.stem}.hapax.dev", "--all-namespaces")).returncode:
+                assert time.monotonic() < limit, done.stderr
+                time.sleep(_LOOK_EVERY_S)
         return self
 
     def kubectl(self, *words: str, text: str | None = None) -> subprocess.CompletedProcess[str]:

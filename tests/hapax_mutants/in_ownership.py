@@ -194,4 +194,18 @@ MUTANTS = (
         "            if True:\n",
         (unit("operator/test_watching.py"),),
     ),
+    Mutant(
+        "a label that names no cluster is passed over", "docs/kubernetes.md", OPERATOR + "clusters.py",
+        "            return meta.cluster not in (self.own, *self.others) and meta.taken_by != meta.cluster\n",
+        "            return False\n",
+        (unit("operator/test_clusters.py"),),
+    ),
+    Mutant(
+        "a refused look for other clusters counts as none", "docs/kubernetes.md", OPERATOR + "neighbours.py",
+        "        except (KubeUnavailable, KubeRefused) as error:\n"
+        "            log.warning(\"cannot look for other clusters, trying",
+        "        except KubeRefused:\n            return\n        except KubeUnavailable as error:\n"
+        "            log.warning(\"cannot look for other clusters, trying",
+        (unit("operator/test_clusters.py"),),
+    ),
 )

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from hapax.runtime import telemetry
 from hapax.runtime.clock import SystemClock
+from hapax_operator.api import KubeRefused, KubeUnavailable
 from hapax_operator.clusters import Clusters
+from hapax_operator.neighbours import first_look
 from hapax_operator.reconciler import Reconciler
 from hapax_operator.resource_index import ResourceIndex
 from hapax_operator.resources import PRODUCERS, SPARK_JOBS, TOPICS, Meta, Ref, read_meta, read_topic
@@ -69,8 +71,19 @@ def test_two_clusters_that_know_each_other_never_act_on_the_same(label: str, rec
 
 
 def test_the_question_is_the_same_from_every_operator() -> None:
-    assert clusters(ONE, TWO).question() == clusters(TWO, ONE).question()
-    assert "a.hapax, b.log" in clusters(ONE, TWO).question().message
+    for each in (meta(), meta("c.gone")):
+        assert clusters(ONE, TWO).question(each) == clusters(TWO, ONE).question(each)
+        assert "a.hapax, b.log" in clusters(ONE, TWO).question(each).message
+
+
+def test_a_label_that_names_no_cluster_is_asked_about_until_one_has_taken_the_resource() -> None:
+    for known in (clusters(ONE), clusters(ONE, TWO)):
+        assert known.unnamed(meta("c.gone")) and known.unnamed(meta("c.gone", ONE))
+        asked = known.question(meta("c.gone"))
+        assert asked.reason == "ClusterUnknown" and "names c.gone, which is not there" in asked.message
+        assert not known.unnamed(meta("c.gone", "c.gone")), "it may be away"
+        assert not known.unnamed(meta(recorded="c.gone"))
+    assert not clusters(ONE, TWO).unnamed(meta(TWO)) and not Clusters().unnamed(meta("c.gone"))
 
 
 def test_what_belongs_to_another_cluster_is_no_claimant() -> None:
@@ -126,3 +139,45 @@ async def test_a_status_names_the_cluster_that_took_the_resource(cluster: str) -
     writer = StatusWriter(Api(), SystemClock(), lambda *_: None, cluster)  # type: ignore[arg-type]
     await writer.write(read_topic(body()), {"partitions": 1}, [])
     assert written[0].get("cluster") == (cluster or None)
+
+
+@pytest.mark.parametrize(("label", "reason", "left"), [
+    ("", "ClusterNotNamed", None), ("c.gone", "ClusterUnknown", ONE)])
+async def test_a_topic_of_no_cluster_says_so_and_is_not_taken(label: str, reason: str, left: str | None) -> None:
+    written: list[dict[str, Any]] = []
+    topic = body(label=label, recorded="" if label == "" else ONE)
+
+    class Api:
+        async def put_status(self, _: Meta, changes: dict[str, Any]) -> dict[str, Any]:
+            written.append(changes)
+            return topic
+
+    class View:
+        policies = ()
+
+    reconciler = Reconciler(
+        View(), View(), Api(), SystemClock(), random.Random(1), telemetry.Metrics(), View(),  # type: ignore[arg-type]
+        clusters=clusters(ONE, TWO))
+    reconciler.seen(TOPICS, topic)
+    await reconciler._topic("orders")
+    assert [[each["reason"] for each in changes["conditions"]] for changes in written] == [[reason]]
+    assert written[0].get("cluster", left) == left, "it is not this one's, and what it was stays"
+    await reconciler.close()
+
+
+async def test_nothing_is_done_before_the_other_clusters_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal is not an answer: without one, each would take its own cluster for the only one."""
+    answers: list[Any] = [KubeRefused(403, "brokerpools is forbidden"), KubeUnavailable("away"), {"items": [
+        {"metadata": {"namespace": "b", "name": "log-broker"}}]}]
+
+    class Api:
+        async def read(self, _: str) -> Any:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    monkeypatch.setattr("hapax_operator.neighbours._AGAIN_S", 0.0)
+    made = Clusters(ONE)
+    await first_look(made, Api())  # type: ignore[arg-type]
+    assert not answers and made.others == (TWO,)
