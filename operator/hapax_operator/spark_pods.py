@@ -194,7 +194,9 @@ def _conf(spark: SparkSpec) -> dict[str, str]:
     """Settings that follow from other fields. Those of `conf` override them."""
     loads = {
         "spark.jars.packages": spark.dependencies.packages, "spark.jars.repositories": spark.dependencies.repositories,
-        "spark.jars": spark.dependencies.jars, "spark.submit.pyFiles": spark.dependencies.py_files,
+        "spark.jars": spark.dependencies.jars,
+        # Spark hands a driver's files on to executors, but puts none of `local:` on Python's path.
+        "spark.submit.pyFiles": [re.sub("^local:", "file:", each) for each in spark.dependencies.py_files],
         "spark.files": spark.dependencies.files}
     found = {name: ",".join(values) for name, values in loads.items() if values}
     if spark.event_log:

@@ -112,10 +112,11 @@ def test_a_driver_beside_others_is_judged_by_its_own_end() -> None:
 def test_dependencies_event_logs_and_the_ui_become_settings_which_conf_overrides() -> None:
     found = conf(driver(
         dependencies={"packages": ["a:b:1", "c:d:2"], "repositories": ["https://r"], "jars": ["local:///x.jar"],
-                      "pyFiles": ["s3a://b/x.zip"], "files": ["local:///y"]},
+                      "pyFiles": ["s3a://b/x.zip", "local:///jobs/y.py"], "files": ["local:///y"]},
         eventLog={"path": "/checkpoint/events"}, ui={"service": True}, conf={"spark.files": "mine"}))
     assert found["spark.jars.packages"] == "a:b:1,c:d:2" and found["spark.jars.repositories"] == "https://r"
-    assert found["spark.jars"] == "local:///x.jar" and found["spark.submit.pyFiles"] == "s3a://b/x.zip"
+    assert found["spark.jars"] == "local:///x.jar" and found["spark.submit.pyFiles"] == (
+        "s3a://b/x.zip,file:///jobs/y.py")
     assert found["spark.files"] == "mine"
     assert (found["spark.eventLog.enabled"], found["spark.eventLog.dir"]) == ("true", "file:///checkpoint/events")
     assert found["spark.ui.prometheus.enabled"] == "true"
