@@ -1,6 +1,6 @@
 """Builds the images for the tests' Kubernetes without Docker, as docker-archives: pause, etcd, Hapax, Spark, load.
 
-    python scripts/images/build.py [pause] [etcd] [hapax] [hapax-spark] [hapax-load]
+    python scripts/images/build.py [pause] [etcd] [hapax] [hapax-spark] [hapax-spark-s3] [hapax-load]
 
 Prints `NAME:TAG PATH` for each. `ctr images import`, `docker load`, `kind load image-archive` and `skopeo copy
 docker-archive:PATH ...` accept them. They are stored in the user's cache under a hash of their sources. Hapax's base
@@ -67,6 +67,7 @@ SPARK_ENVIRONMENT: Final = (
 SOURCES: Final = ("pyproject.toml", "README.md", "LICENSE", "proto", "services/hapax", "spark/hapax_spark",
                   "operator/hapax_operator")  # fmt: skip
 LOAD: Final = "load/hapax_load"
+S3: Final = ROOT / "images" / "hapax-spark-s3"
 
 
 class NotPossible(Exception):
@@ -148,7 +149,8 @@ def cached(kind: str, made_of: str, make: Callable[[Path], None], former: int = 
             make(unfinished)
             unfinished.replace(path)
         os.utime(path)
-        kept = sorted(CACHE.glob(f"{kind}-*.tar"), key=lambda each: each.stat().st_mtime)
+        # Not by a star: the archives of hapax-spark are none of hapax.
+        kept = sorted(CACHE.glob(f"{kind}-{'[0-9a-f]' * 16}.tar"), key=lambda each: each.stat().st_mtime)
         for old in kept[:-1 - former]:
             old.unlink()
     return path
@@ -262,7 +264,35 @@ def _of_layers(name: str, kind: str, layers: list[Path], command: list[str]) -> 
 
 def hapax_spark() -> tuple[str, Path]:
     """Java 17, PySpark with its jars for Kubernetes, Hapax's client and data source, and the entry point."""
-    name = "localhost/hapax-spark:test"
+    return _spark("hapax-spark", [])
+
+
+def hapax_spark_s3() -> tuple[str, Path]:
+    """The same with the jars of images/hapax-spark-s3, for object stores."""
+    sums = S3 / "jars.sha256"
+    return _spark("hapax-spark-s3", [cached("s3-jars", f"{file_hash(sums)} {file_hash(S3 / 'pom.xml')}", _s3_jars)])
+
+
+def _s3_jars(path: Path) -> None:
+    if shutil.which("mvn") is None:
+        raise NotPossible("the jars for object stores are fetched by mvn, which is not on the PATH")
+    say("fetching the jars of images/hapax-spark-s3")
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        done = subprocess.run(
+            ["mvn", "-q", "-B", "-f", str(S3 / "pom.xml"), "dependency:copy-dependencies", "-DincludeScope=runtime",
+             f"-DoutputDirectory={folder}"], capture_output=True, text=True, check=False)  # fmt: skip
+        if done.returncode:
+            raise NotPossible(f"mvn: {done.stdout.strip()[-2000:]}")
+        found = {each.name: file_hash(each) for each in Path(folder).glob("*.jar")}
+        wanted = {name: digest for digest, name in (line.split() for line in (S3 / "jars.sha256").open())}
+        if found != wanted:
+            raise NotPossible(f"{S3 / 'jars.sha256'} names other jars: {sorted(found.items() ^ wanted.items())}")
+        write_layer(path, [(Path(folder), f"{SPARK_HOME[1:]}/jars")])
+
+
+def _spark(image: str, more: list[Path]) -> tuple[str, Path]:
+    """`more`: further layers."""
+    name = f"localhost/{image}:test"
     system = (*DEBIAN, *JAVA)
     base = cached("java", f"{SUITE} {system}", lambda path: _debian(path, system))
     lock = ROOT / "images" / "hapax-spark" / "requirements.lock"
@@ -276,13 +306,13 @@ def hapax_spark() -> tuple[str, Path]:
             target = Path(folder) / "target"
             _install_own(target, Path(folder))
             own = write_layer(Path(folder) / "own", [(target, "opt/hapax")])
-            Image(name, [base, packages, own], {
+            Image(name, [base, packages, *more, own], {
                 "Env": [f"PATH={SPARK_HOME}/bin:{PATH}", *SPARK_ENVIRONMENT], "User": USER, "WorkingDir": "/tmp",
                 "Entrypoint": ["tini", "-s", "--", "python3", "-P", "/opt/hapax/hapax_spark/container.py"],
             }).write(path)  # fmt: skip
 
-    made_of = " ".join([*map(file_hash, [base, packages, THIS]), tree_hash(SOURCES)])
-    return name, cached("hapax-spark", made_of, make, former=0)  # more than a gigabyte
+    made_of = " ".join([*map(file_hash, [base, packages, *more, THIS]), tree_hash(SOURCES)])
+    return name, cached(image, made_of, make, former=1)  # more than a gigabyte
 
 
 def _debian(path: Path, options: Sequence[str]) -> None:
@@ -366,7 +396,9 @@ def _compile(target: Path) -> None:
             invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
 
 
-IMAGES: Final = {"pause": pause, "etcd": etcd, "hapax": hapax, "hapax-spark": hapax_spark, "hapax-load": hapax_load}
+IMAGES: Final = {
+    "pause": pause, "etcd": etcd, "hapax": hapax, "hapax-spark": hapax_spark, "hapax-spark-s3": hapax_spark_s3,
+    "hapax-load": hapax_load}
 WANTED: Final = ("pause", "etcd", "hapax")
 
 
