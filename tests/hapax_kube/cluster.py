@@ -176,6 +176,14 @@ class KubeCluster:
         run("ip", "link", "set", link, "master", "nodes", "up")
         run("ip", "route", "replace", _pods(number), "via", _address(number))
 
+    def load(self, nodes: list[str], image: Path) -> None:
+        """Loads an image that not every test needs on these nodes."""
+        ctr = [str(self.binaries / "ctr"), "--namespace", "k8s.io"]
+        loads = [subprocess.Popen(
+            [*ctr, "--address", str(self.folder / name / "containerd.sock"), "images", "import", "--local", str(image)],
+            stdout=subprocess.DEVNULL) for name in nodes]
+        assert not any([each.wait() for each in loads]), f"{image} cannot be loaded"
+
     def wait_ready(self, name: str) -> None:
         """Waits until the node is ready and runs what it ran before. The API server may still show its state before the
         crash."""

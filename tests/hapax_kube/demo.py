@@ -1,9 +1,9 @@
 """`python -m hapax_kube demo`: processes every flight once with Spark on Kubernetes, while pods are killed.
 
 1. Installs the chart and Topic resources, and loads the lines of flights.csv into the topic `flights`.
-2. Creates a TransactionalProducer whose job the operator runs: it copies `flights` to `delays` one to one, and writes
-   sums by day and origin to `delay_windows`. During open transactions, the driver's pod, an executor, the broker that
-   leads a partition of the transaction, and a coordinator are deleted with grace period 0.
+2. Creates a TransactionalProducer, and a SparkJob that the operator runs: it copies `flights` to `delays` one to one,
+   and writes sums by day and origin to `delay_windows`. During open transactions, the driver's pod, an executor, the
+   broker that leads a partition of the transaction, and a coordinator are deleted with grace period 0.
 3. Runs the same job again on some of the lines with `spark-submit`, in cluster mode and in client mode.
 4. Counts the records. Exit codes: 0 if nothing was lost or doubled and all sums agree; 1 if not; 2 if the demo could
    not be carried out, for the printed reason.
@@ -58,6 +58,7 @@ class Demo:
         self.tools = cluster.tools
         self.release = Release(self.tools, "hapax", _VALUES)
         self.space = ("-n", self.release.namespace)
+        self.jobs = ("-n", spark.JOBS)
         self.flights = flights
         self.stage = Stage(SimpleNamespace(bootstrap=self.release.bootstrap), folder, self._show)  # type: ignore[arg-type]
         self.parts: list[Part] = []
@@ -96,8 +97,8 @@ class Demo:
         ]  # fmt: skip
         self._began = time.monotonic()
         with self.stage.part("exactly once, under kills", "delays", self.flights) as part:
-            self.tools.kubectl("apply", *self.space, "-f", "-", text=spark.as_list(
-                spark.producer(_NAME, "hapax_spark.demo.pipeline", arguments, executors=1)))  # fmt: skip
+            self.tools.kubectl("apply", *self.jobs, "-f", "-", text=spark.as_list(
+                *spark.job(_NAME, "hapax_spark.demo.pipeline", arguments, executors=1)))  # fmt: skip
             kills: list[tuple[str, Callable[[], str]]] = [
                 ("driver", self.driver), ("executor", self.executor),
                 ("broker", lambda: self.stage.leader_of("delays").replace("broker", f"{self.release.name}-broker")),
@@ -112,8 +113,8 @@ class Demo:
                     self.wait(lambda: self.driver() not in ("", name), "driver after it")  # noqa: B023
             self.wait(self.done, "end of the job")
             status = self.resource()["status"]
-            say(f"the job has ended by itself; the operator ran its driver {status['spark']['run']} times; the last "
-                f"progress in its resource is {json.dumps(status.get('sparkProgress'))}")
+            say(f"the job has ended by itself; the operator ran its driver {status['record']['run']} times; the last "
+                f"progress in its resource is {json.dumps(status.get('progress'))}")
         self.parts.append(part)
 
     def submit(self) -> None:
@@ -123,7 +124,7 @@ class Demo:
 
         began = time.monotonic()
         words = spark.in_cluster_mode(
-            self.cluster.control.server, self.release.namespace, "slice-cluster", job("slice_cluster"),
+            self.cluster.control.server, spark.JOBS, "slice-cluster", job("slice_cluster"),
             str(ROOT / "spark" / "hapax_spark"))
         home = Path(pyspark.__file__).parent
         words[0] = str(home / "bin" / words[0])
@@ -137,7 +138,7 @@ class Demo:
         say(f"spark-submit in cluster mode: {time.monotonic() - began:.0f} s")
         began = time.monotonic()
         self.tools.kubectl("apply", "-f", "-", text=json.dumps(
-            spark.in_client_mode(self.release.namespace, "slice-client", job("slice_client"))))  # fmt: skip
+            spark.in_client_mode(spark.JOBS, "slice-client", job("slice_client"))))  # fmt: skip
         self.wait(lambda: self.phase("slice-client") in ("Succeeded", "Failed"), "end of the job in client mode")
         if self.phase("slice-client") == "Failed":
             raise DemoFailure("spark-submit in client mode failed")
@@ -162,37 +163,38 @@ class Demo:
     # --- pods
 
     def driver(self) -> str:
-        return str(self.resource().get("status", {}).get("spark", {}).get("driver", ""))
+        return str(self.resource().get("status", {}).get("record", {}).get("driver", ""))
 
     def executor(self) -> str:
         """An executor of the present driver."""
         driver = self.driver()
-        found = self.tools.get("pods", *self.space, "-l", "spark-role=executor")["items"]
+        found = self.tools.get("pods", *self.jobs, "-l", "spark-role=executor")["items"]
         running = [
             each["metadata"]["name"] for each in found if each["status"].get("phase") == "Running"
             and any(owner["name"] == driver for owner in each["metadata"].get("ownerReferences", ()))]
         return running[0] if running else ""
 
     def resource(self) -> Any:
-        return self.tools.get("transactionalproducer", _NAME, *self.space)
+        return self.tools.get("sparkjob", _NAME, *self.jobs)
 
     def phase(self, pod: str) -> str:
         return self.tools.kubectl(
-            "get", "pod", pod, *self.space, "--ignore-not-found", "-o", "jsonpath={.status.phase}")
+            "get", "pod", pod, *self.jobs, "--ignore-not-found", "-o", "jsonpath={.status.phase}")
 
     def delete(self, what: str, victim: Callable[[], str], part: Part) -> str:
         """Its name."""
         self.wait(lambda: victim() != "", f"{what} to delete")
         name = victim()
         held = self.stage.held("delays")
-        self.tools.kubectl("delete", "pod", name, *self.space, "--grace-period=0", "--force")
+        space = self.jobs if what in ("driver", "executor") else self.space
+        self.tools.kubectl("delete", "pod", name, *space, "--grace-period=0", "--force")
         part.kills.append(Kill(time.monotonic() - self._began, what))
         say(f"deleted with grace period 0, at {held:,} of {self.flights:,} records: {name}")
         return name
 
     def done(self) -> bool:
         """Whether the job has ended by itself. Raises DemoFailure if it fails again and again."""
-        told = self.resource().get("status", {}).get("spark", {})
+        told = self.resource().get("status", {}).get("record", {})
         if told.get("failures", 0) > 5:
             raise DemoFailure(f"the job fails: {told.get('lastExit')}")
         return bool(told.get("stage") == "Ended" and told.get("lastExit", {}).get("reason") == "Completed")
@@ -206,7 +208,7 @@ class Demo:
 
     def describe(self) -> str:
         """What helps to find the reason of a failure."""
-        return self.release.describe() + self.tools.kubectl("get", "transactionalproducers", *self.space, "-o", "yaml")
+        return self.release.describe() + self.tools.kubectl("get", "sparkjobs", *self.jobs, "-o", "yaml")
 
 
 def problems(result: dict[str, Any]) -> list[str]:

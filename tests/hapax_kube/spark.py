@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from hapax_kube.images import SPARK
 
+JOBS: Final = "hapax-spark"
+"""The namespace that the chart creates for jobs of the release `hapax` in `hapax`."""
 ACCOUNT: Final = "hapax-spark"
 CLAIM: Final = "hapax-spark-checkpoint"
 CHECKPOINT: Final = "/checkpoint"
@@ -34,25 +36,22 @@ def topic(name: str, partitions: int) -> Any:
     }  # fmt: skip
 
 
-def producer(name: str, job: str, arguments: list[str], executors: int) -> Any:
-    """A TransactionalProducer whose job the operator runs."""
+def job(name: str, module: str, arguments: list[str], executors: int) -> list[Any]:
+    """A TransactionalProducer, and a SparkJob that the operator runs under its ids."""
     conf = {key: value for key, value in SMALL.items() if not key.endswith((".memory", ".cores"))}
     conf["spark.kubernetes.executor.request.cores"] = SMALL["spark.kubernetes.executor.request.cores"]
-    return {
-        "apiVersion": "hapax.dev/v1alpha1", "kind": "TransactionalProducer", "metadata": {"name": name},
-        "spec": {
-            "transactionalIdPrefix": f"{name}-",
-            "spark": {
-                "image": SPARK, "imagePullPolicy": "Never", "job": job, "arguments": arguments,
-                "serviceAccountName": ACCOUNT, "conf": conf,
-                "driver": {"memory": "512m", "resources": {
-                    "requests": {"cpu": "50m", "memory": "512Mi"}, "limits": {"memory": "1536Mi"}}},
-                "executors": {"instances": executors, "cores": 1, "memory": "512m"},
-                "checkpoint": {"claimName": CLAIM, "path": CHECKPOINT},
-                "backOff": {"firstSeconds": 1, "longestSeconds": 10},
-            },
-        },
-    }  # fmt: skip
+    return [
+        {"apiVersion": "hapax.dev/v1alpha2", "kind": "TransactionalProducer", "metadata": {"name": name},
+         "spec": {"transactionalIdPrefix": f"{JOBS}.{name}-"}},
+        {"apiVersion": "hapax.dev/v1alpha2", "kind": "SparkJob", "metadata": {"name": name}, "spec": {
+            "producer": {"name": name}, "image": SPARK, "imagePullPolicy": "Never", "job": module,
+            "arguments": arguments, "conf": conf,
+            "driver": {"memory": "512m", "resources": {
+                "requests": {"cpu": "50m", "memory": "512Mi"}, "limits": {"memory": "1536Mi"}}},
+            "executors": {"instances": executors, "cores": 1, "memory": "512m"},
+            "checkpoint": {"claimName": CLAIM, "path": CHECKPOINT},
+            "backOff": {"firstSeconds": 1, "longestSeconds": 10}}},
+    ]
 
 
 def submitted(namespace: str, name: str, job: list[str], **more: str) -> list[str]:
