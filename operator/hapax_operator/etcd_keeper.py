@@ -83,6 +83,7 @@ from hapax_operator.plan_etcd_care import (
     Disarm,
     Prune,
     TakeSnapshot,
+    last_of,
     plan_care,
 )
 from hapax_operator.plan_etcd_care import HandOver as Yield
@@ -391,7 +392,7 @@ class EtcdKeeper:
         members = {each.ordinal for each in found.seen.members} | {*range(found.seen.wanted)}
         return RollSeen(
             described(found.stateful_set), [each for each in ordinals_of(found.stateful_set) if each in members],
-            self._idle.judged(pods, self._clock.now_ms()),
+            self._idle.judged(pods, self._clock.monotonic_ms()),
             "" if planned.settled else planned.ready.message, paused)
 
     async def _hand_over(self, found: Look) -> None:
@@ -426,7 +427,7 @@ class EtcdKeeper:
         gauges[ETCD_DATABASE].set(max((each.db_bytes for each in care.databases), default=0))
         gauges[ETCD_USED].set(max((each.used_bytes for each in care.databases), default=0))
         gauges[ETCD_ALARMS].set(len(care.alarms))
-        gauges[ETCD_SNAPSHOT].set(max((each.at for each in care.snapshots), default=0))
+        gauges[ETCD_SNAPSHOT].set(last_of(care.snapshots, self._now()))
         gauges[ETCD_SNAPSHOT_LATE].set(any(
             each.type == "SnapshotTaken" and each.reason in ("Late", "Failed") for each in cared.conditions))
 

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from hapax.runtime import telemetry
-from hapax_operator.api import KubeApi
+from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.plan_roll import DeletePod, RollPlan, refused
 
 log = telemetry.logger("rolls")
 
 
 async def replaced(api: KubeApi, namespace: str, planned: RollPlan) -> RollPlan:
-    """Returns the plan; if a PodDisruptionBudget refuses the eviction, the one that waits. Raises KubeUnavailable,
-    KubeRefused."""
+    """Returns the plan; if the pod may not be evicted now, the one that waits. A PodDisruptionBudget may refuse it, or
+    a webhook, which may also be away: the rest of the look must not wait for that, and the condition says it."""
     step = planned.step
     if not isinstance(step, DeletePod):
         return planned
-    if not step.evict:
-        await api.end(f"/api/v1/namespaces/{namespace}/pods/{step.name}", step.uid)
-    elif why := await api.evict(namespace, step.name, step.uid):
+    try:
+        why = await _ended(api, namespace, step)
+    except (KubeUnavailable, KubeRefused) as error:
+        log.warning("a pod could not be evicted, trying again", pod=step.name, error=error)
+        why = str(error)
+    if why:
         return refused(planned, why)
     log.info(planned.rolled.message)
     return planned
+
+
+async def _ended(api: KubeApi, namespace: str, step: DeletePod) -> str:
+    """Why not; empty: it ends. Raises KubeUnavailable, KubeRefused."""
+    if step.evict:
+        return await api.evict(namespace, step.name, step.uid)
+    await api.end(f"/api/v1/namespaces/{namespace}/pods/{step.name}", step.uid)
+    return ""

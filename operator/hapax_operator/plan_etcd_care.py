@@ -7,6 +7,8 @@
 3. An alarm for space is ended once every member has space again, by the quota that it runs with: etcd raises it again
    at the next write without. An alarm for damage is shown, and never ended from here.
 4. A snapshot is taken from a member that does not lead, where there is one. The oldest beyond the number to keep go.
+   One of a time that is still to come, because a clock was ahead, says nothing about how old the last one is, and goes
+   first.
 """
 
 from __future__ import annotations
@@ -109,19 +111,24 @@ _RETRY_S: Final = 300
 def plan_care(care: Care, seen: CareSeen, now: int) -> CarePlan:
     space, snapshot = _space(care, seen), _snapshot(care, seen, now)
     conditions = tuple(each for each in (space, snapshot) if each is not None)
-    last = max((each.at for each in seen.snapshots), default=0)
-    due = max(last + care.snapshot_every_s, seen.failed_at + _RETRY_S if seen.failed_at else 0)
+    due = max(last_of(seen.snapshots, now) + care.snapshot_every_s,
+              seen.failed_at + _RETRY_S if 0 < seen.failed_at <= now else 0)
     wait_s = max(1, due - now) if care.snapshot_every_s else 3600
     if not seen.settled or not seen.databases:
         return CarePlan(None, conditions, wait_s)
     step: CareStep | None = _disarm(care, seen) or _defragment(care, seen)
     if step is None and care.snapshot_every_s:
-        surplus = sorted(seen.snapshots, key=lambda each: each.at)[: -care.snapshots_kept]
+        surplus = sorted(seen.snapshots, key=lambda each: (each.at <= now, each.at))[: -care.snapshots_kept]
         if due <= now:
             step = TakeSnapshot(min(seen.databases, key=lambda each: (each.leader, each.member)).member)
         elif surplus:
             step = Prune(tuple(each.name for each in surplus))
     return CarePlan(step, conditions, wait_s)
+
+
+def last_of(snapshots: Sequence[SnapshotSeen], now: int) -> int:
+    """Unix seconds; 0: there is none."""
+    return max((each.at for each in snapshots if each.at <= now), default=0)
 
 
 def _full(seen: CareSeen) -> list[AlarmSeen]:
@@ -178,7 +185,7 @@ def _space(care: Care, seen: CareSeen) -> Condition:
 def _snapshot(care: Care, seen: CareSeen, now: int) -> Condition | None:
     if not care.snapshot_every_s:
         return None
-    last = max((each.at for each in seen.snapshots), default=0)
+    last = last_of(seen.snapshots, now)
     if seen.failed_at > last:
         return Condition("SnapshotTaken", "False", "Failed", "the last attempt at a snapshot failed; the log says why")
     if (last or seen.started_at) + 2 * care.snapshot_every_s < now:

@@ -154,7 +154,7 @@ class RollKeeper:
         pods = pods_of(look.stateful_set, look.pods, now, needed, self._serving(look.of.role, replicas),
                        restart=() if look.volumes is None else look.volumes.restart)
         return plan_roll(RollSeen(
-            described(look.stateful_set), ordinals, self._idle[look.of].judged(pods, self._clock.now_ms()), waits,
+            described(look.stateful_set), ordinals, self._idle[look.of].judged(pods, self._clock.monotonic_ms()), waits,
             look.workload.paused))
 
     def _serving(self, role: str, replicas: Sequence[ReplicasSeen]) -> set[int]:

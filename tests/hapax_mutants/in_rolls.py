@@ -73,8 +73,8 @@ MUTANTS = (
     ),
     Mutant(
         "a roll takes a pod whatever the budgets say", PAGE, "../../operator/hapax_operator/evictions.py",
-        "    if not step.evict:\n",
-        "    if True:\n",
+        "    if step.evict:\n",
+        "    if False:\n",
         (KEEPER,),
     ),
     Mutant(

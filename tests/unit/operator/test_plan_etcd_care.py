@@ -106,3 +106,17 @@ def test_a_failed_or_late_snapshot_is_shown() -> None:
     assert condition(failed, "SnapshotTaken", care) == ("False", "Failed")
     assert plan_care(care, failed, NOW).step is None, "not at once again"
     assert plan_care(care, failed, NOW + 290).step == TakeSnapshot("0")
+
+
+def test_a_clock_that_was_ahead_neither_stops_snapshots_nor_keeps_old_ones_for_new() -> None:
+    care, day = replace_care(snapshot_every_s=60), 86_400
+    ahead = [SnapshotSeen(f"ahead-{each}", NOW + day + each) for each in range(2)]
+    seen = CareSeen(True, databases((100, 100)), snapshots=ahead, started_at=NOW - 200)
+    planned = plan_care(care, seen, NOW)
+    assert isinstance(planned.step, TakeSnapshot)
+    assert condition(seen, "SnapshotTaken", care) == ("False", "Late")
+    taken = replace(seen, snapshots=[*ahead, SnapshotSeen("now", NOW)])
+    assert plan_care(care, taken, NOW).step == Prune(("ahead-0",))
+    assert condition(taken, "SnapshotTaken", care) == ("True", "OnSchedule")
+    failed = replace(seen, snapshots=[], failed_at=NOW + day)
+    assert isinstance(plan_care(care, failed, NOW).step, TakeSnapshot)

@@ -7,17 +7,34 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from hapax.codec.metadata import Keys, NodeRecord, PartitionRecord, TopicRecord
 from hapax.core.types import LeaderEpoch, NodeId, PartitionIndex, RegistrationEpoch, TopicId
 from hapax.runtime.clock import SystemClock
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import Delete, Put
+from hapax_operator.api import KubeRefused, KubeUnavailable
 from hapax_operator.rolls import BROKER, Rolled, RollKeeper
 from hapax_sim.metadata import MemoryMetadata, MetadataModel
 
 KEYS = Keys("c")
 TOPIC = TopicId(b"t" * 16)
 BROKERS = [NodeId(each) for each in range(3)]
+
+
+class Wound:
+    """A clock of both kinds, in ms."""
+
+    def __init__(self) -> None:
+        self.wall = 1_800_000_000_000
+        self.monotonic = 1_000
+
+    def now_ms(self) -> int:
+        return self.wall
+
+    def monotonic_ms(self) -> int:
+        return self.monotonic
 
 
 class Api:
@@ -60,7 +77,7 @@ class Api:
 
 
 @asynccontextmanager
-async def keeper(api: Any) -> AsyncIterator[tuple[RollKeeper, MetadataModel]]:
+async def keeper(api: Any, clock: Any = None) -> AsyncIterator[tuple[RollKeeper, MetadataModel]]:
     model, registration = MetadataModel(), RegistrationEpoch(1)
     for each in BROKERS:
         written = model.txn([], [Put(KEYS.node(each), NodeRecord(
@@ -74,7 +91,8 @@ async def keeper(api: Any) -> AsyncIterator[tuple[RollKeeper, MetadataModel]]:
     view = ClusterView(store, "c", random.Random(1))
     await view.start()
     try:
-        yield RollKeeper(view, api, SystemClock(), random.Random(1), store, "n", [Rolled("b", BROKER)], 2), model
+        yield RollKeeper(
+            view, api, clock or SystemClock(), random.Random(1), store, "n", [Rolled("b", BROKER)], 2), model
     finally:
         await view.close()
 
@@ -113,3 +131,48 @@ async def test_a_refused_eviction_is_told_and_tried_again() -> None:
         api.refuses = ""
         await rolls.look()
     assert api.ended == ["u2"]
+
+
+@pytest.mark.parametrize("error", [
+    KubeRefused(403, "admission webhook drains.example.com denied the request"),
+    KubeUnavailable("the API server answered 500: failed calling webhook drains.example.com")])
+async def test_an_eviction_that_fails_is_told_too(error: Exception) -> None:
+    """A webhook has its own reasons. The conditions, the other workload and the volumes do not wait for it."""
+
+    class Denies(Api):
+        async def evict(self, *_: Any) -> str:
+            raise error
+
+    api = Denies()
+    async with keeper(api) as (rolls, _):
+        assert await rolls.look() < 5
+    assert [reason for reason, _ in api.told] == ["EvictionRefused"]
+    assert "drains.example.com" in api.told[0][1]
+
+
+@pytest.mark.parametrize(("wall", "monotonic", "ends"), [
+    (60_000, 2_000, []), (-3_600_000, 2_000, []), (-3_600_000, 31_000, ["u0"])])
+async def test_a_clock_that_is_set_neither_hastens_nor_delays_the_repair_of_a_pod(
+    wall: int, monotonic: int, ends: list[str]
+) -> None:
+    """Two pods take no part. Half a minute later the first one is deleted, whatever the budgets say."""
+
+    class Away(Api):
+        async def listed(self, collection: str, selector: str) -> Mapping[str, Any]:
+            found = await super().listed(collection, selector)
+            for each in found["items"][:2]:
+                each["status"] = {}
+            return found
+
+        async def end(self, _: str, uid: str) -> None:
+            self.ended.append(uid)
+
+    api, clock = Away(), Wound()
+    async with keeper(api, clock) as (rolls, model):
+        model.txn([], [Delete(KEYS.node(NodeId(each))) for each in (0, 1)])
+        await rolls._catch_up()
+        await rolls.look()
+        clock.wall += wall
+        clock.monotonic += monotonic
+        await rolls.look()
+    assert api.ended == ends
