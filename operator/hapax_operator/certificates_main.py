@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from hapax.runtime import supervision, telemetry
+from hapax.runtime import telemetry
 from hapax.runtime.clock import SystemClock
-from hapax_operator.api import KubeApi, NoApiServer, login
+from hapax_operator.api import KubeApi
 from hapax_operator.certificates_service import Keeper
-from hapax_operator.certificates_spec import BadSpec, Spec, parse_spec
+from hapax_operator.certificates_spec import BadSpec, parse_spec
+from hapax_operator.keeper_process import keep
 
 log = telemetry.logger("certificates")
 
@@ -33,32 +34,11 @@ def main(argv: Sequence[str]) -> int:
     except (BadSpec, OSError) as error:
         log.error(f"{arguments.spec}: {error}")
         return 2
-    return asyncio.run(_keep(spec, arguments.ready))
 
+    async def work(api: KubeApi, opened: AsyncExitStack) -> Coroutine[Any, Any, None]:
+        return Keeper(spec, api, SystemClock(), arguments.ready).run()
 
-async def _keep(spec: Spec, ready: Path | None) -> int:
-    end = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, end.set)
-    try:
-        api = KubeApi(await login())
-        await api.start()
-    except (NoApiServer, OSError, ValueError) as error:
-        log.error(f"cannot find the API server: {error}")
-        return 1
-    work = supervision.judged(Keeper(spec, api, SystemClock(), ready).run())
-    asked = supervision.judged(end.wait())
-    try:
-        either: set[asyncio.Future[Any]] = {work, asked}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            log.error(f"cannot continue: {work.exception()!r}")
-            return 1
-        log.info("stopped as requested")
-        return 0
-    finally:
-        await supervision.end(work, asked)
-        await api.close()
+    return asyncio.run(keep(log, work))
 
 
 if __name__ == "__main__":

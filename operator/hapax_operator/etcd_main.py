@@ -9,18 +9,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from hapax.runtime import supervision, telemetry
+from hapax.runtime import telemetry
 from hapax.runtime.clock import SystemClock
 from hapax.runtime.process_metrics import observe_process
-from hapax_operator.api import KubeApi, NoApiServer, login
+from hapax_operator.api import KubeApi
 from hapax_operator.etcd_keeper import EtcdKeeper
-from hapax_operator.etcd_observe import BadSpec, Spec, parse_spec
+from hapax_operator.etcd_observe import BadSpec, parse_spec
+from hapax_operator.keeper_process import keep
 
 log = telemetry.logger("etcd-keeper")
 
@@ -36,40 +37,19 @@ def main(argv: Sequence[str]) -> int:
     except (BadSpec, OSError) as error:
         log.error(f"{arguments.spec}: {error}")
         return 2
-    return asyncio.run(_keep(spec, arguments.http))
 
+    async def work(api: KubeApi, opened: AsyncExitStack) -> Coroutine[Any, Any, None]:
+        metrics = telemetry.Metrics()
+        observe_process(metrics)
+        keeper = EtcdKeeper(spec, api, SystemClock(), random.SystemRandom(), metrics)
+        opened.push_async_callback(keeper.close)
+        health = telemetry.HealthServer(metrics, keeper.ready)
+        opened.push_async_callback(health.close)
+        host, _, port = arguments.http.rpartition(":")
+        await health.start(host, int(port))
+        return keeper.run()
 
-async def _keep(spec: Spec, http: str) -> int:
-    end = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, end.set)
-    metrics = telemetry.Metrics()
-    observe_process(metrics)
-    try:
-        api = KubeApi(await login())
-        await api.start()
-    except (NoApiServer, OSError, ValueError) as error:
-        log.error(f"cannot find the API server: {error}")
-        return 1
-    keeper = EtcdKeeper(spec, api, SystemClock(), random.SystemRandom(), metrics)
-    health = telemetry.HealthServer(metrics, keeper.ready)
-    host, _, port = http.rpartition(":")
-    await health.start(host, int(port))
-    work = supervision.judged(keeper.run())
-    asked = supervision.judged(end.wait())
-    try:
-        either: set[asyncio.Future[Any]] = {work, asked}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            log.error(f"cannot continue: {work.exception()!r}")
-            return 1
-        log.info("stopped as requested")
-        return 0
-    finally:
-        await supervision.end(work, asked)
-        await health.close()
-        await keeper.close()
-        await api.close()
+    return asyncio.run(keep(log, work))
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a call that is too large for a frame ends its connection", "other calls fail with it, each time",
-        "runtime/rpc_frames.py",
-        "        if len(request) > _LARGEST:\n",
+        "runtime/rpc_links.py",
+        "        if len(request) > LARGEST:\n",
         "        if False:\n",
         (unit("runtime/test_rpc.py"),),
     ),

@@ -51,15 +51,16 @@ class FormerServer:
         await supervision.end(*self._pipes)
 
     def _take(self, transport: asyncio.Transport, begin: bytes) -> None:
-        task = supervision.once(self._connect(transport, begin), "rpc-pipe", expected=(OSError, TimeoutError))
+        outer = _Pipe()  # at once: the connection may be lost before the task starts
+        transport.set_protocol(outer)
+        outer.connection_made(transport)
+        outer.pause_reading()
+        task = supervision.once(self._connect(transport, outer, begin), "rpc-pipe", expected=(OSError, TimeoutError))
         self._pipes.add(task)
         task.add_done_callback(self._pipes.discard)
 
-    async def _connect(self, transport: asyncio.Transport, begin: bytes) -> None:
-        transport.pause_reading()
-        outer, inner = _Pipe(), _Pipe()
-        transport.set_protocol(outer)
-        outer.connection_made(transport)
+    async def _connect(self, transport: asyncio.Transport, outer: _Pipe, begin: bytes) -> None:
+        inner = _Pipe()
         try:
             port = int(self._grpc.address.rpartition(":")[2])
             async with asyncio.timeout(_CONNECT_S):
@@ -69,7 +70,7 @@ class FormerServer:
             raise
         outer.other, inner.other = inner, outer
         inner.write(begin)
-        transport.resume_reading()
+        outer.resume_reading()
         try:
             await asyncio.wait({outer.gone, inner.gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -123,8 +124,20 @@ class _Pipe(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
+        if (transport := self._open()) is not None:
+            transport.write(data)
+
+    def pause_reading(self) -> None:
+        if (transport := self._open()) is not None:
+            transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if (transport := self._open()) is not None:
+            transport.resume_reading()
+
+    def _open(self) -> asyncio.Transport | None:
+        """uvloop's transports raise RuntimeError once they are closed."""
+        return None if self._transport is None or self._transport.is_closing() else self._transport
 
     def close(self) -> None:
         if self._transport is not None:
@@ -138,12 +151,12 @@ class _Pipe(asyncio.Protocol):
             self.other.write(data)
 
     def pause_writing(self) -> None:
-        if self.other is not None and self.other._transport is not None:
-            self.other._transport.pause_reading()
+        if self.other is not None:
+            self.other.pause_reading()
 
     def resume_writing(self) -> None:
-        if self.other is not None and self.other._transport is not None:
-            self.other._transport.resume_reading()
+        if self.other is not None:
+            self.other.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.gone.done():

@@ -8,21 +8,12 @@ cluster, in a field of their own. This module has those differences; nothing els
 
 from __future__ import annotations
 
-import asyncio
-import struct
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
-from hapax.runtime.ports import FrameConnection, FrameHandler, FrameLimits, RpcError, RpcHandler, RpcStatus
-from hapax.runtime.rpc import (
-    AT,
-    CONNECT_S,
-    FORMER,
-    MAX_MESSAGE_BYTES,
-    PendingCalls,
-    ReconnectingChannel,
-    check_cluster,
-)
+from hapax.runtime.ports import FrameConnection, RpcError, RpcHandler, RpcStatus
+from hapax.runtime.rpc import AT, FORMER, check_cluster
+from hapax.runtime.rpc_links import FrameLink, LinkChannel
 
 if TYPE_CHECKING:
     from hapax.runtime.network import TcpNetwork
@@ -32,10 +23,8 @@ STATUSES: Final = (
     "NOT_FOUND", "ABORTED", "INTERNAL",
 )
 _INDEX: Final = {name: index for index, name in enumerate(STATUSES)}
-_REQUEST: Final = struct.Struct(">QH")
-_RESPONSE: Final = struct.Struct(">QB")
-_FOREVER_MS: Final = 2**62
-_LIMITS: Final = FrameLimits(max_frame_bytes=MAX_MESSAGE_BYTES, idle_ms=_FOREVER_MS)
+_LONGEST_VARINT: Final = 63
+"""Bits before the last byte of the largest number that an encoded message may have."""
 
 _ADMIN: Final = "/hapax.internal.v1.CoordinatorAdmin/"
 _BROKER: Final = "/hapax.internal.v1.PartitionBroker/"
@@ -116,6 +105,8 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
+        if shift > _LONGEST_VARINT:
+            raise IndexError
 
 
 def former_index(status: str) -> int:
@@ -123,63 +114,16 @@ def former_index(status: str) -> int:
     return _INDEX.get(status, _INDEX["FAILED_PRECONDITION"])
 
 
-class FormerLink(PendingCalls):
-    """One open connection to a node of the former release."""
-
-    def __init__(self, connection: FrameConnection) -> None:
-        super().__init__()
-        self._connection = connection
-
-    def send(self, call_id: int, method: bytes, request: bytes) -> None:
-        self._connection.send((_REQUEST.pack(call_id, len(method)), method, request))
-
-    def withdraw(self, call_id: int) -> None:
-        """Nothing to do: the connection has the request already."""
-
-    def on_frame(self, frame: memoryview) -> None:
-        try:
-            call_id, index = _RESPONSE.unpack_from(frame)
-            status = STATUSES[index]
-        except (struct.error, IndexError):
-            self.close("the peer sent a frame that is no answer")
-            return
-        self.settle(call_id, cast(RpcStatus, status), bytes(frame[_RESPONSE.size :]))
-
-    def on_drained(self) -> None:
-        """Nothing to do: callers wait for their answers anyway."""
-
-    def on_closed(self, reason: str) -> None:
-        self.fail(RpcError("UNAVAILABLE", self.broken or reason))
-
-    def close(self, reason: str) -> None:
-        self.broken = reason
-        self._connection.drop()
+class _FormerLink(FrameLink):
+    def settled(self, call_id: int, status: int, message: bytes) -> None:
+        self.settle(call_id, cast(RpcStatus, STATUSES[status]), message)
 
 
-class FormerChannel(ReconnectingChannel[FormerLink]):
-    """`ports.RpcChannel` to a node of the former release."""
+class FormerChannel(LinkChannel):
+    """To a node of the former release."""
 
     def __init__(self, network: TcpNetwork, address: str, forget: Callable[[], object]) -> None:
-        super().__init__(address.removeprefix(FORMER).rpartition(AT)[2], forget)
-        self._network = network
+        super().__init__(network, address.removeprefix(FORMER).rpartition(AT)[2], forget)
 
-    async def call(self, method: str, request: bytes, timeout: float) -> bytes:
-        name = method.encode()
-        return await self._call(method, timeout, lambda link, call_id: link.send(call_id, name, request))
-
-    async def _connect(self) -> FormerLink:
-        await self._back_off.wait()
-        host, _, port = self._address.rpartition(":")
-        links: list[FormerLink] = []
-
-        def opened(connection: FrameConnection) -> FrameHandler:
-            links.append(FormerLink(connection))
-            return links[-1]
-
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                await self._network.connect(host.strip("[]"), int(port), opened, _LIMITS)
-        except (OSError, ValueError, TimeoutError) as error:
-            raise RpcError("UNAVAILABLE", f"{self._address}: {error or 'no connection in time'}") from None
-        self._back_off.connected()
-        return links[-1]
+    def _opened(self, connection: FrameConnection) -> FrameLink:
+        return _FormerLink(connection)

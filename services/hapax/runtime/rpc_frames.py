@@ -25,21 +25,16 @@ from hapax.runtime.audit_events import SILENT, Audit
 from hapax.runtime.incidents import Incidents
 from hapax.runtime.ports import (
     FrameConnection,
-    FrameHandler,
-    FrameLimits,
     FrameListener,
     RpcError,
     RpcHandler,
     RpcPeer,
+    TlsContexts,
 )
 from hapax.runtime.rpc import (
     AT,
-    CONNECT_S,
     FRAMES,
-    MAX_MESSAGE_BYTES,
     MAX_RUNNING,
-    PendingCalls,
-    ReconnectingChannel,
     RpcIdentity,
     RunningHandlers,
     check_cluster,
@@ -48,6 +43,7 @@ from hapax.runtime.rpc import (
     run,
 )
 from hapax.runtime.rpc_former import former_index
+from hapax.runtime.rpc_links import LARGEST, LIMITS, REQUEST, RESPONSE, FrameLink, LinkChannel
 
 if TYPE_CHECKING:
     from hapax.runtime.network import TcpNetwork
@@ -58,13 +54,6 @@ log = telemetry.logger("rpc")
 _GREETING: Final = 0xFFFF_FFFF_0000_0001
 _U64: Final = struct.Struct(">Q")
 _U16: Final = struct.Struct(">H")
-_REQUEST: Final = struct.Struct(">QH")
-_RESPONSE: Final = struct.Struct(">QB")
-_FOREVER_MS: Final = 2**62
-_LIMITS: Final = FrameLimits(max_frame_bytes=MAX_MESSAGE_BYTES, idle_ms=_FOREVER_MS)
-_LARGEST: Final = MAX_MESSAGE_BYTES - 1024
-"""Bytes of a message: the frame has room for the rest. A larger frame would end the connection, and with it all other
-calls, each time that the call is repeated."""
 
 
 def proven(said: RpcPeer, name: ServiceName) -> RpcPeer:
@@ -93,78 +82,26 @@ def _greeted(frame: memoryview) -> RpcIdentity:
 # --- the calling side ---------------------------------------------------------------------------------------------
 
 
-class _Link(PendingCalls):
-    """One open connection."""
-
-    def __init__(self, connection: FrameConnection) -> None:
-        super().__init__()
-        self._connection = connection
-
-    def send(self, call_id: int, method: bytes, request: bytes) -> None:
-        self._connection.send((_REQUEST.pack(call_id, len(method)), method, request))
-
-    def withdraw(self, call_id: int) -> None:
-        """Nothing to do: the connection has the request already."""
-
-    def on_frame(self, frame: memoryview) -> None:
-        try:
-            call_id, status = _RESPONSE.unpack_from(frame)
-        except struct.error:
-            self.close("the peer sent a frame that is no answer")
-            return
-        self.answered(call_id, status, bytes(frame[_RESPONSE.size :]))
-
-    def on_drained(self) -> None:
-        """Nothing to do: callers wait for their answers anyway."""
-
-    def on_closed(self, reason: str) -> None:
-        self.fail(RpcError("UNAVAILABLE", self.broken or reason))
-
-    def close(self, reason: str) -> None:
-        self.broken = reason
-        self._connection.drop()
+class _Link(FrameLink):
+    def settled(self, call_id: int, status: int, message: bytes) -> None:
+        self.answered(call_id, status, message)
 
 
-class FramesChannel(ReconnectingChannel[_Link]):
-    """`ports.RpcChannel`."""
-
+class FramesChannel(LinkChannel):
     def __init__(
         self, network: TcpNetwork, address: str, identity: RpcIdentity, forget: Callable[[], object]
     ) -> None:
-        name, _, place = address.removeprefix(FRAMES).rpartition(AT)
-        super().__init__(place, forget)
-        self._name = name
-        self._network = network
+        self._name, _, place = address.removeprefix(FRAMES).rpartition(AT)
+        super().__init__(network, place, forget)
         self._identity = identity
-        self._methods: dict[str, bytes] = {}
 
-    async def call(self, method: str, request: bytes, timeout: float) -> bytes:
-        if len(request) > _LARGEST:
-            raise RpcError("RESOURCE_EXHAUSTED", f"{method}: a request of {len(request)} bytes")
-        name = self._methods.get(method)
-        if name is None:
-            name = self._methods[method] = method.encode()
-        return await self._call(method, timeout, lambda link, call_id: link.send(call_id, name, request))
+    def _opened(self, connection: FrameConnection) -> FrameLink:
+        connection.send((greeting(self._identity),))
+        return _Link(connection)
 
-    async def _connect(self) -> _Link:
-        await self._back_off.wait()
-        host, _, port = self._address.rpartition(":")
+    def _tls(self) -> TlsContexts | None:
         role, _, number = self._name.partition("/")
-        tls = self._network.node_tls(role, int(number) if number else -1)
-        links: list[_Link] = []
-
-        def opened(connection: FrameConnection) -> FrameHandler:
-            links.append(_Link(connection))
-            connection.send((greeting(self._identity),))
-            return links[-1]
-
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                await self._network.connect(host.strip("[]"), int(port), opened, _LIMITS, tls)
-        except (OSError, ValueError, TimeoutError) as error:
-            raise RpcError("UNAVAILABLE", f"{self._address}: {error or 'no connection in time'}") from None
-        self._back_off.connected()
-        return links[-1]
+        return self._network.node_tls(role, int(number) if number else -1)
 
 
 # --- the answering side -------------------------------------------------------------------------------------------
@@ -196,11 +133,11 @@ class FramesServer:
         foreign: Callable[[asyncio.Transport, bytes], None] | None = None,
     ) -> None:
         """`foreign`: takes over connections of gRPC's clients. Raises OSError."""
-        limits, tls = _LIMITS, None
+        limits, tls = LIMITS, None
         if self.services is not None:
             tls = self.services.incoming
             limits = replace(
-                self.services.limits, max_frame_bytes=_LIMITS.max_frame_bytes, idle_ms=_LIMITS.idle_ms)
+                self.services.limits, max_frame_bytes=LIMITS.max_frame_bytes, idle_ms=LIMITS.idle_ms)
         self._listener = await network.listen(
             host, port, lambda connection: _Caller(self, connection), limits, tls, foreign)
         self.address = str(Address((host, self._listener.port)))
@@ -233,16 +170,16 @@ class _Caller:
                 self._greeted = True
                 if self._greets(frame):
                     return
-            call_id, name_size = _REQUEST.unpack_from(frame)
-            name_end = _REQUEST.size + name_size
-            method = str(frame[_REQUEST.size : name_end], "utf-8")
+            call_id, name_size = REQUEST.unpack_from(frame)
+            name_end = REQUEST.size + name_size
+            method = str(frame[REQUEST.size : name_end], "utf-8")
         except (struct.error, UnicodeDecodeError):
             log.warning("closing a connection: not a call", peer=self._connection.peer)
             self._connection.drop()
             return
         refusal = self._refusal
         if refusal is not None:
-            self._connection.send((_RESPONSE.pack(call_id, code_of(refusal.status)), refusal.detail.encode()))
+            self._connection.send((RESPONSE.pack(call_id, code_of(refusal.status)), refusal.detail.encode()))
             return
         self._running += 1
         if self._running >= MAX_RUNNING and not self._paused:
@@ -286,9 +223,9 @@ class _Caller:
             status, payload = "UNIMPLEMENTED", method.encode()
         else:
             status, payload = await run(method, handler, request, self._peer)
-            if len(payload) > _LARGEST:
+            if len(payload) > LARGEST:
                 status, payload = "RESOURCE_EXHAUSTED", b"an answer of %d bytes" % len(payload)
-        self._connection.send((_RESPONSE.pack(call_id, self._code(status)), payload))
+        self._connection.send((RESPONSE.pack(call_id, self._code(status)), payload))
         self._running -= 1
         if self._paused and self._running <= MAX_RUNNING // 2:
             self._paused = False

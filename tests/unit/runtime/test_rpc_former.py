@@ -4,11 +4,13 @@ FROM=a76baed` has nodes of both releases."""
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
+import uvloop
 
 from hapax.codec.metadata import NodeRecord
 from hapax.core.types import NodeId, RegistrationEpoch
@@ -146,6 +148,33 @@ async def test_this_release_calls_a_node_of_the_former_one(both: Both) -> None:
     await channel.close()
 
 
+def test_a_client_that_is_gone_at_once_leaves_nothing_behind() -> None:
+    """A scan of ports, or a balancer's look: the connection is lost before it leads to the gRPC server."""
+    failures: list[object] = []
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+        service = Service()
+        server = await TcpNetwork(RpcIdentity("c1", "broker/3")).serve_rpc(
+            "127.0.0.1", 0, service.handlers, former=service.handlers)
+        await asyncio.to_thread(gone_at_once, int(server.address.rpartition(":")[2]))
+        async with asyncio.timeout(20):
+            while pipes := list(server._pipes):  # type: ignore[attr-defined]
+                await asyncio.wait(pipes)
+        await server.close()
+
+    uvloop.run(scenario())
+    assert failures == []
+
+
+def gone_at_once(port: int) -> None:
+    for begin in (b"PRI ", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"PR", b""):
+        for _ in range(50):
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+                client.sendall(begin)
+
+
 async def test_without_the_setting_a_former_caller_is_not_answered() -> None:
     service = Service()
     network = TcpNetwork(RpcIdentity("c1", "broker/3"))
@@ -162,7 +191,7 @@ def test_a_field_is_found_among_others() -> None:
     request = lease_pb2.LeasePidRequest(name="files", expire_ms=300, resume_producer_id=2**40)
     assert text_field(request.SerializeToString() + b"\x42\x02c1", 8) == "c1"
     assert text_field(request.SerializeToString(), 8) == ""
-    for broken in (b"\x42\x05c1", b"\x80", b"\x43", b"\x42\x02\xff\xfe"):
+    for broken in (b"\x42\x05c1", b"\x80", b"\x43", b"\x42\x02\xff\xfe", b"\x80" * 10 + b"\x00", b"\xff" * 3_000_000):
         with pytest.raises(RpcError):
             text_field(broken, 8)
 
