@@ -194,10 +194,11 @@ def plan(seen: EtcdSeen) -> Plan:
         return _stop("TwoClusters", f"members of several clusters answer: {', '.join(sorted(seen.clusters))}")
     cluster = next(iter(seen.clusters), "")
     if cluster and seen.record.cluster and cluster != seen.record.cluster:
-        others = sorted(_stored(seen) - {cluster})
-        if seen.restored == cluster and not others:
+        others, unseen = sorted(_stored(seen) - {cluster}), _not_looked_at(seen)
+        if seen.restored == cluster and not others and not unseen:
             return Plan(Remember(cluster), _waits("Restoring", f"cluster {cluster} was restored, and becomes known"))
         why = f"; volumes have members of {', '.join(others)}" if others else (
+            f"; the volumes of pods {unseen} have not been looked at yet") if unseen else (
             f"; if it was restored from a snapshot, annotate this workload with hapax.dev/restored={cluster}")
         return _stop("OtherCluster", f"cluster {cluster} answers, and {seen.record.cluster} is the known one{why}")
     if not seen.record.cluster:
@@ -216,13 +217,19 @@ def plan(seen: EtcdSeen) -> Plan:
             "PodsMissing", f"{needed} pods are needed until the members of the highest ordinals were removed"))
     if not seen.quorum:
         return _without_quorum(seen)
-    return _removed_data(seen) or _lost(seen) or _learner(seen) or _add(seen) or _shrink(seen) or _rest(seen, needed)
+    return _foreign(seen) or _removed_data(seen) or _lost(seen) or _learner(seen) or _add(seen) or _shrink(seen) or _rest(seen, needed)
 
 
 def _stored(seen: EtcdSeen) -> set[str]:
     """Clusters whose members volumes have. A member that joined looked at its volume while that was empty."""
     return {text.partition(":")[0] for each in seen.pods.values() for text in (each.volume, each.runs_as)
             if ":" in text}
+
+
+def _not_looked_at(seen: EtcdSeen) -> list[int]:
+    """Ordinals of pods that may yet show data, such as those of a machine that is down."""
+    return [ordinal for ordinal in range(seen.replicas)
+            if (pod := seen.pods.get(ordinal)) is None or pod.deleting or not pod.volume]
 
 
 # --- the first member ---------------------------------------------------------------------------------------------
@@ -241,10 +248,8 @@ def _found(seen: EtcdSeen) -> Plan:
                          "the ConfigMap that remembers it")
         # The same volume, still empty: the former pod has not founded.
         return Plan(Permit(first.uid, first.claim), _waits("Founding", "the first member was replaced before it began"))
-    for ordinal in range(seen.replicas):
-        pod = seen.pods.get(ordinal)
-        if pod is None or pod.deleting or not pod.volume:
-            return Plan(None, _waits("Founding", f"the volume of pod {ordinal} has not been looked at yet"))
+    if unseen := _not_looked_at(seen):
+        return Plan(None, _waits("Founding", f"the volumes of pods {unseen} have not been looked at yet"))
     full = sorted(each.ordinal for each in seen.pods.values() if each.volume != EMPTY or each.runs_as)
     if full:
         return Plan(None, _waits("Starting", f"pods {full} have data; their members must answer first"))
@@ -280,6 +285,17 @@ def _lacks_data(seen: EtcdSeen, member: MemberSeen) -> bool:
     pod = seen.pods.get(member.ordinal)
     return (pod is not None and member.started and not member.healthy and not pod.runs_as
             and pod.volume in (EMPTY, DAMAGED))
+
+
+def _foreign(seen: EtcdSeen) -> Plan | None:
+    """Data of another cluster is no removed member's: a snapshot may have been restored while its machine was away, and
+    it may be newer than the snapshot. So it is not discarded."""
+    for pod in sorted(seen.pods.values()):
+        others = {text.partition(":")[0] for text in (pod.volume, pod.runs_as) if ":" in text} - {seen.record.cluster}
+        if others and not pod.deleting:
+            return _stop("OtherCluster", f"pod {pod.ordinal} has data of cluster {others.pop()}, and "
+                         f"{seen.record.cluster} is the known one; if it is not needed, delete its claim and the pod")
+    return None
 
 
 def _removed_data(seen: EtcdSeen) -> Plan | None:

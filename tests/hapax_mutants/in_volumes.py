@@ -14,14 +14,26 @@ ETCD = "../../operator/hapax_operator/plan_etcd.py"
 MUTANTS = (
     Mutant(
         "a restored etcd discards the data of the former one", PAGE, ETCD,
+        "        if seen.restored == cluster and not others and not unseen:\n",
+        "        if seen.restored == cluster and not unseen:\n",
+        (unit("operator/test_plan_etcd.py"),),
+    ),
+    Mutant(
+        "a restored etcd is the known one while a machine with the former data is away", PAGE, ETCD,
+        "        if seen.restored == cluster and not others and not unseen:\n",
         "        if seen.restored == cluster and not others:\n",
-        "        if seen.restored == cluster:\n",
+        (unit("operator/test_plan_etcd.py"),),
+    ),
+    Mutant(
+        "data of a cluster that came back late is discarded as a removed member's", PAGE, ETCD,
+        "    return _foreign(seen) or _removed_data(seen)",
+        "    return _removed_data(seen)",
         (unit("operator/test_plan_etcd.py"),),
     ),
     Mutant(
         "any permission lets a restored etcd be the known one", PAGE, ETCD,
-        "        if seen.restored == cluster and not others:\n",
-        "        if seen.restored and not others:\n",
+        "        if seen.restored == cluster and not others and not unseen:\n",
+        "        if seen.restored and not others and not unseen:\n",
         (unit("operator/test_plan_etcd.py"),),
     ),
     Mutant(

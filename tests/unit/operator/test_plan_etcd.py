@@ -214,6 +214,27 @@ def test_a_restored_cluster_is_the_known_one_once_a_person_has_named_it() -> Non
     assert mixed.step is None and mixed.ready.reason == "OtherCluster" and "members of c" in mixed.ready.message
 
 
+def test_a_restored_cluster_is_not_the_known_one_before_every_volume_was_looked_at() -> None:
+    """A pod of a machine that is down may have the former cluster's data, which would be discarded."""
+    one = pod(0)._replace(volume="d:e", runs_as="d:e")
+    for others in ([], [waiting(1)], [waiting(1), waiting(2)._replace(volume="")],
+                   [waiting(1), waiting(2)._replace(deleting=True)]):
+        shown = seen([member(0, leader=True)], 3, [one, *others], clusters=frozenset({"d"}), replicas=3)
+        planned = plan(replace(shown, restored="d"))
+        assert planned.step is None and planned.ready.reason == "OtherCluster", planned
+        assert "looked at" in planned.ready.message
+    shown = seen([member(0, leader=True)], 3, [one, waiting(1), waiting(2)], clusters=frozenset({"d"}))
+    assert plan(replace(shown, restored="d")).step == Remember("d")
+
+
+def test_data_of_another_cluster_is_no_removed_member_s() -> None:
+    """It comes with a machine that was away while a person restored a snapshot, and may be newer than what was."""
+    for changed in ({"volume": "x:b", "runs_as": ""}, {"volume": EMPTY, "runs_as": "x:b"}):
+        planned = plan(seen([member(0, leader=True)], 3, [pod(0), pod(1, **changed), waiting(2)]))
+        assert planned.step is None and planned.ready.reason == "OtherCluster", planned
+        assert "pod 1" in planned.ready.message and "cluster x" in planned.ready.message
+
+
 def test_only_one_member_without_data_stops_everything() -> None:
     planned = plan(seen([], 1, [waiting(0)], clusters=frozenset(), quorum=False))
     assert planned.step is None and planned.ready.reason == "VolumeLost"
