@@ -118,6 +118,7 @@ and id; a role's Secret has those of all its nodes, since a volume's name cannot
 {{- if .Values.external.enabled -}}
 {{- with .Values.external.host }}{{ $outside = append $outside . }}{{ end -}}
 {{- with .Values.external.domain }}{{ $outside = append $outside (printf "*.%s" .) }}{{ end -}}
+{{- with include "hapax.outsideBootstrap" . }}{{ $outside = append $outside . }}{{ end -}}
 {{- end -}}
 {{- $secrets := list -}}
 {{- if .Values.etcd.enabled -}}
@@ -139,6 +140,9 @@ and id; a role's Secret has those of all its nodes, since a volume's name cannot
 {{- $own := concat (list (printf "spiffe://%s/%s/{id}" $.Values.clusterId $role)) $all -}}
 {{- $public := list (printf "%s-{id}.%s.%s" $workload $workload $domain) (printf "%s-{id}.%s.%s" $workload $workload $short) $name (printf "%s.%s" $name $.Release.Namespace) -}}
 {{- $public = concat $public $all $local $outside -}}
+{{- if $.Values.external.enabled -}}
+{{- with include "hapax.outsideHost" (dict "root" $ "role" $role "id" "{id}" "pod" (printf "%s-{id}" $workload)) }}{{ $public = append $public . | uniq }}{{ end -}}
+{{- end -}}
 {{- $secrets = append $secrets (dict "name" (printf "%s-tls" $workload) "first" $first "tokens" (has "OAUTHBEARER" $.Values.users.mechanisms) "count" (add $replicas (int $.Values.tls.spareNodes)) "workload" $workload "spare" (int $.Values.tls.spareNodes) "leaves" (list
       (dict "name" "{id}" "authority" "services" "subject" (printf "CN=hapax-%s" $role) "use" "both" "names" $own)
       (dict "name" "{id}-public" "authority" "clients" "subject" (printf "CN=%s-{id}" $workload) "use" "server" "names" $public))) -}}
