@@ -202,7 +202,8 @@ def clients_outside_are_led_by_names(cluster: ByHand) -> None:
     router = SniRouter(port, routes)
     try:
         done = subprocess.run(
-            ["unshare", *(["--user", "--map-root-user"] if os.geteuid() else []), "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(folder / "hosts"),
+            ["unshare", *(["--user", "--map-root-user"] if os.geteuid() else []), "--mount",
+             "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(folder / "hosts"),
              sys.executable, "-m", "hapax_kube.outside_client", f"{NAME}.log.example:{port}", json.dumps(given), "far"],
             capture_output=True, text=True, timeout=150, check=False,
             env={**os.environ, "PYTHONPATH": str(ROOT / "tests")})
