@@ -1,7 +1,7 @@
 """`python -m hapax_kube.outside_client BOOTSTRAP SETTINGS TOPIC`: writes to each partition and reads it back.
 
-By librdkafka, in a transaction and a group, so that it reaches brokers and coordinators. Prints what it has read and the
-nodes' addresses that it was told.
+By librdkafka, in a transaction and a group, so that it reaches brokers and coordinators. Prints what it has read and
+the nodes' addresses that it was told.
 """
 
 from __future__ import annotations

@@ -405,7 +405,8 @@ def test_every_value_is_described_and_no_other_is_taken(helm: Callable[..., subp
                 'broker.settings={"Num": 1}'):
         done = helm("template", RELEASE, str(CHART), "--set-json", bad)
         assert done.returncode != 0, bad
-    lacking = helm("template", RELEASE, str(CHART), "--set", "external.enabled=true,external.type=LoadBalancer")
+    lacking = helm("template", RELEASE, str(CHART), "--set",
+                   "external.enabled=true,external.type=LoadBalancer,external.perNode=false")
     assert "external.domain (each pod's name below it leads to its own) or" in lacking.stderr
     assert "must name an etcd" in helm("template", RELEASE, str(CHART), "--set", "etcd.enabled=false").stderr
 

@@ -1,4 +1,4 @@
-"""Routes for clients outside: what the chart renders for a Gateway, an Ingress and load balancers, and what it refuses."""
+"""Ways for clients outside: what the chart renders for a Gateway, an Ingress and load balancers, what it refuses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
+from hapax.codec.metadata import OUTSIDE_HOST
 from hapax_kube import go_modules
 from hapax_kube.api import KubeApi
 from hapax_kube.binaries import ROOT
 from hapax_kube.operator import Namespace
+from hapax_operator.certificates_spec import parse_spec
 
 CHART = ROOT / "charts" / "hapax"
 Render = Callable[..., list[dict[str, Any]]]
@@ -94,6 +96,52 @@ def test_bootstrap_may_have_the_only_load_balancer(render: Render) -> None:
     assert each_own["demo-hapax-external"]["metadata"]["annotations"] == {named: "kafka.log.example"}
     assert one["demo-hapax-external"]["spec"]["type"] == "LoadBalancer"
     assert one["demo-hapax-external"]["metadata"]["annotations"] == {"cloud": "x"}
+
+
+def test_without_a_name_nodes_are_told_where_their_load_balancers_are(render: Render, helm: Helm) -> None:
+    """By the operator, which may read Services for it, and so may the keeper of certificates those of the nodes."""
+    found = ("external.enabled=true", 'external.type="LoadBalancer"')
+    objects = render(*found)
+    for role, node in (("broker", 0), ("coordinator", 100)):
+        pod = by_name(objects, "StatefulSet")[f"demo-hapax-{role}"]["spec"]["template"]["spec"]
+        env = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+        told = env["HAPAX_ADVERTISED_LISTENERS"].split(",")[-1]
+        assert told == f"EXTERNAL://{OUTSIDE_HOST}:9095" and env["HAPAX_SSL_ALLOW_SAN_CHANGES"] == "true"
+        service = by_name(objects, "Service")[f"demo-hapax-{role}-{node}-external"]
+        assert service["metadata"]["labels"]["hapax.dev/outside-node"] == str(node)
+        assert service["metadata"]["annotations"] == {}
+    spec = json.loads(by_name(objects, "ConfigMap")["demo-hapax-certificates"]["data"]["spec.json"])
+    names = [f"demo-hapax-{node}-external" for node in NODES]
+    assert parse_spec(json.dumps(spec)).services == sorted(["demo-hapax-external", *names])
+    (rule,) = (each for each in by_name(objects, "Role")["demo-hapax-certificates"]["rules"]
+               if each["resources"] == ["services"])
+    assert rule["verbs"] == ["get"] and rule["resourceNames"] == ["demo-hapax-external", *names]
+    assert {"apiGroups": [""], "resources": ["services"], "verbs": ["list", "watch"]} in (
+        by_name(objects, "Role")["demo-hapax-brokers"]["rules"])
+    named = render(*BALANCED)
+    assert OUTSIDE_HOST not in json.dumps(named) and '"services"' not in json.dumps(
+        [each["rules"] for each in named if each["kind"] == "Role"])
+    refused = helm("template", "demo", str(CHART), "--set", "external.enabled=true,external.type=LoadBalancer",
+                   "--set", "tls.issuer=cert-manager")
+    assert "cert-manager is not told of addresses" in refused.stderr
+
+
+def test_certificates_follow_the_addresses_of_load_balancers(render: Render) -> None:
+    text = by_name(render("external.enabled=true", 'external.type="LoadBalancer"'), "ConfigMap")[
+        "demo-hapax-certificates"]["data"]["spec.json"]
+    spec = parse_spec(text)
+
+    def names(node: int, addresses: dict[str, str]) -> frozenset[str]:
+        (holder,) = (each for each in spec.holders({}, addresses) if each.name == "demo-hapax-broker-tls")
+        (leaf,) = (each for each in holder.leaves if each.name == f"{node}-public")
+        return leaf.names
+
+    plain = names(1, {})
+    assert not any("{" in each for each in plain)
+    known = {"demo-hapax-external": "boot.example", "demo-hapax-broker-1-external": "192.0.2.1",
+             "demo-hapax-broker-2-external": "192.0.2.2"}
+    assert names(1, known) == plain | {"boot.example", "192.0.2.1"}
+    assert names(0, known) - {"boot.example"} == names(0, {}), "another node's is not its own"
 
 
 def test_certificates_have_the_names_that_clients_ask_for(render: Render) -> None:

@@ -35,11 +35,20 @@ role, id and pod, which may be placeholders themselves.
 {{ int (default (ternary 443 9095 (eq (include "hapax.outsideRouted" .) "true")) .Values.external.port) }}
 {{- end -}}
 
+{{/* Whether nodes have the addresses that their load balancers get: no name is given. "true" or "". */}}
+{{- define "hapax.outsideFound" -}}
+{{- $external := .Values.external -}}
+{{- if and $external.enabled (eq $external.type "LoadBalancer") $external.perNode (not $external.domain) (not $external.hostTemplate) }}true{{ end -}}
+{{- end -}}
+
 {{/* The address that a pod advertises to clients outside: root, role. */}}
 {{- define "hapax.outside" -}}
 {{- $external := .root.Values.external -}}
 {{- if eq $external.type "NodePort" -}}
 EXTERNAL://{{ default "$(HOST_IP)" $external.host }}:{{ int $external.firstNodePort }}+node.id
+{{- else if include "hapax.outsideFound" .root -}}
+{{- /* It stands for what the operator finds (OUTSIDE_HOST). */ -}}
+EXTERNAL://load-balancer.invalid:{{ include "hapax.outsidePort" .root }}
 {{- else -}}
 {{- $host := include "hapax.outsideHost" (dict "root" .root "role" .role "id" "$(HAPAX_NODE_ID)" "pod" "$(POD_NAME)") -}}
 EXTERNAL://{{ required "external.domain (each pod's name below it leads to its own) or external.hostTemplate is needed" $host }}:{{ include "hapax.outsidePort" .root }}
@@ -52,6 +61,9 @@ leads to any node.
 */}}
 {{- define "hapax.outsideCheck" -}}
 {{- $external := .Values.external -}}
+{{- if and (include "hapax.outsideFound" .) .Values.security.enabled (eq (include "hapax.certManager" .) "true") -}}
+{{- fail "cert-manager is not told of addresses that load balancers get later, and certificates would lack them: set external.domain or external.hostTemplate" -}}
+{{- end -}}
 {{- if include "hapax.outsideRouted" . -}}
 {{- if not .Values.security.enabled }}{{ fail (printf "external.type=%s routes by the name in the TLS handshake: it needs security.enabled" $external.type) }}{{ end -}}
 {{- $_ := required "external.bootstrapHost or external.domain is needed: clients begin at a name of its own" (include "hapax.outsideBootstrap" .) -}}

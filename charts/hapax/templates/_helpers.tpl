@@ -239,6 +239,10 @@ spec:
             {{- end }}
             - --cluster
             - {{ $root.Release.Namespace }}.{{ include "hapax.fullname" $root }}
+            {{- if include "hapax.outsideFound" $root }}
+            - --outside
+            - app.kubernetes.io/instance={{ $root.Release.Name | trunc 63 }}
+            {{- end }}
             {{- with $root.Values.broker.rack.topologyKey }}
             - --rack-label
             - {{ . | quote }}
