@@ -9,7 +9,7 @@ is deleted with the StatefulSet.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from hapax_operator.plan_brokers import (
     Undrain,
     plan,
 )
+from hapax_operator.plan_outside import ServiceSeen
 from hapax_operator.resources import CHART_REPLICAS, GROUP, POOLS, VERSION, PoolResource, Ref, read_pool, replicas_in
 from hapax_operator.status import StatusWriter
 
@@ -65,6 +66,8 @@ class BrokerReconciler:
         self._statuses = StatusWriter(api, clock, lambda ref, body: None)
         self.rackless: Callable[[], Mapping[int, str]] | None = None
         """Tells the brokers without a rack, as `RacksPlan.unknown`. None: racks are not asked for."""
+        self.outside: Callable[[], Sequence[ServiceSeen]] | None = None
+        """Tells the Services that lead clients outside to nodes. None: they are not looked for."""
         self._wake = asyncio.Event()
         self._busy = True
         """Whether brokers are being added or removed, so that changes of partitions wake it."""
@@ -131,6 +134,8 @@ class BrokerReconciler:
             seen = brokers_seen(self._view)
             if self.rackless is not None:
                 seen = replace(seen, rackless=self.rackless())
+            if self.outside is not None:
+                seen = replace(seen, outside=self.outside())
             planned = plan(pool, stateful_set, seen)
             if not current and (_removes_broker(planned, stateful_set) or _releases_volume(planned, pool)):
                 await self._catch_up()

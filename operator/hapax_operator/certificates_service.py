@@ -44,6 +44,7 @@ from hapax_operator.plan_certificates import (
     plan,
     signer,
 )
+from hapax_operator.plan_outside import address_of
 
 log = telemetry.logger("certificates")
 
@@ -196,6 +197,9 @@ class Keeper:
             return None
         return None if found is None or not found.get("keys") else json.dumps(found, sort_keys=True).encode()
 
+    async def service(self, name: str) -> Mapping[str, Any] | None:
+        return await self._api.read(f"/api/v1/namespaces/{self._spec.namespace}/services/{name}")
+
     async def workload(self, name: str) -> Mapping[str, Any] | None:
         return await self._api.read(f"{self._workloads}/{name}")
 
@@ -235,7 +239,12 @@ class _State:
             body = await keeper.workload(name)
             if body is not None:
                 replicas[name] = int(body["spec"].get("replicas", 1))
-        state.wanted = spec.holders(replicas)
+        addresses = {}
+        for name in spec.services:
+            service = await keeper.service(name)
+            if service is not None and address_of(service):
+                addresses[name] = address_of(service)
+        state.wanted = spec.holders(replicas, addresses)
         for name in (spec.issuers, *(holder.name for holder in state.wanted)):
             found = await keeper.secret(name)
             if found is not None:

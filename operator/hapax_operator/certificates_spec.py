@@ -9,6 +9,7 @@
                     "names": ["spiffe://hapax/broker/{id}"], "use": "both"}, ...]},
        {"name": "demo-hapax-admin", "user": "admin", "early": true, "leaves": [...]}],
      "etcd": {"endpoints": ["..."], "workload": "demo-hapax-etcd", "secret": "demo-hapax-etcd-tls"},
+     "outside": {"bootstrap": "demo-hapax-external", "nodes": {"0": "demo-hapax-broker-0-external"}},
      "clients": {"bootstrap": "...", "folder": "/etc/hapax/client"}}
 
 A leaf with `signs` is an authority of its own. A Secret with `count` has its leaves once for each node id from
@@ -27,6 +28,8 @@ from hapax_operator.plan_certificates import AUTHORITIES, Holder, Leaf
 
 _DAY_S: Final = 86_400
 _ID: Final = "{id}"
+_OUTSIDE: Final = "{outside}"
+"""Among the names of a node's leaf: the addresses that load balancers in `outside` have, its own and bootstrap's."""
 _USES: Final = ("server", "client", "both")
 
 
@@ -49,13 +52,14 @@ class SecretSpec:
     tokens: bool = False
     """Whether it has the API server's keys for tokens of service accounts."""
 
-    def holder(self, replicas: Mapping[str, int]) -> Holder:
-        """`replicas`: of StatefulSets, by name."""
+    def holder(self, replicas: Mapping[str, int], outside: Mapping[int, frozenset[str]]) -> Holder:
+        """`replicas`: of StatefulSets, by name. `outside`: node -> the addresses of its load balancers."""
         count = max(self.count, replicas.get(self.workload, 0) + self.spare) if self.workload else self.count
         leaves = self.leaves
         if self.count:
-            leaves = tuple(_numbered(leaf, node_id) for node_id in range(self.first, self.first + count)
-                           for leaf in self.leaves)
+            leaves = tuple(
+                _numbered(leaf, node_id, outside.get(node_id, frozenset()))
+                for node_id in range(self.first, self.first + count) for leaf in self.leaves)
         return Holder(self.name, leaves, self.user, self.early, self.tokens)
 
 
@@ -90,15 +94,29 @@ class Spec:
     bootstrap: str
     client_folder: str
     """Where pods mount the Secret of a user."""
+    outside: Mapping[int, str]
+    """Node -> the Service that leads clients outside to it."""
+    outside_bootstrap: str
+    """The Service at which they begin; empty: there is none."""
 
     @property
     def workloads(self) -> list[str]:
         """StatefulSets whose numbers of pods count."""
         return sorted({each.workload for each in self.secrets if each.workload})
 
-    def holders(self, replicas: Mapping[str, int]) -> list[Holder]:
+    @property
+    def services(self) -> list[str]:
+        """Those whose load balancers' addresses certificates shall have."""
+        return sorted({*self.outside.values(), *filter(None, (self.outside_bootstrap,))})
+
+    def holders(self, replicas: Mapping[str, int], addresses: Mapping[str, str] | None = None) -> list[Holder]:
+        """`addresses`: of load balancers, by Service; those that have none yet are missing."""
+        addresses = addresses or {}
+        outside = {
+            node: frozenset(filter(None, (addresses.get(service), addresses.get(self.outside_bootstrap))))
+            for node, service in self.outside.items()}
         # The chart asks cert-manager for as many as the file says.
-        return [each.holder({} if self.cert_manager else replicas) for each in self.secrets]
+        return [each.holder({} if self.cert_manager else replicas, outside) for each in self.secrets]
 
 
 def offer_name(holder: str, leaf: str) -> str:
@@ -115,7 +133,7 @@ def parse_spec(text: str) -> Spec:
 
 
 def _spec(found: Mapping[str, Any]) -> Spec:
-    etcd = found["etcd"]
+    etcd, outside = found["etcd"], found.get("outside") or {}
     for authority in AUTHORITIES:
         if 3 * int(found["overlapSeconds"][authority]) >= int(found["authorityDays"]) * _DAY_S:
             raise ValueError(
@@ -130,7 +148,9 @@ def _spec(found: Mapping[str, Any]) -> Spec:
         etcd=EtcdSpec(
             tuple(map(str, etcd["endpoints"])), str(etcd.get("workload", "")), str(etcd.get("secret", "")),
             str(etcd.get("folder", "")), str(etcd.get("loginFolder", ""))),
-        bootstrap=str(found["clients"]["bootstrap"]), client_folder=str(found["clients"]["folder"]))
+        bootstrap=str(found["clients"]["bootstrap"]), client_folder=str(found["clients"]["folder"]),
+        outside={int(node): str(service) for node, service in (outside.get("nodes") or {}).items()},
+        outside_bootstrap=str(outside.get("bootstrap", "")))
 
 
 def _secret(found: Mapping[str, Any]) -> SecretSpec:
@@ -149,11 +169,12 @@ def _leaf(found: Mapping[str, Any]) -> Leaf:
         bool(found.get("signs", False)))
 
 
-def _numbered(leaf: Leaf, node_id: int) -> Leaf:
+def _numbered(leaf: Leaf, node_id: int, outside: frozenset[str]) -> Leaf:
     number = str(node_id)
     return leaf._replace(
         name=leaf.name.replace(_ID, number), subject=leaf.subject.replace(_ID, number),
-        names=frozenset(each.replace(_ID, number) for each in leaf.names))
+        names=frozenset(each.replace(_ID, number) for each in leaf.names if each != _OUTSIDE) | (
+            outside if _OUTSIDE in leaf.names else frozenset()))
 
 
 # --- settings of clients ------------------------------------------------------------------------------------------

@@ -87,6 +87,7 @@ from hapax_operator.plan_etcd_care import (
     plan_care,
 )
 from hapax_operator.plan_etcd_care import HandOver as Yield
+from hapax_operator.plan_etcd_volumes import volumes as volumes_kept
 from hapax_operator.plan_roll import HandOver, Idleness, RollSeen, described, ordinals_of, plan_roll
 from hapax_operator.plan_roll import pods_of as roll_pods
 from hapax_operator.plan_volumes import VolumesPlan, size_of
@@ -407,7 +408,8 @@ class EtcdKeeper:
         more: Sequence[Note],
     ) -> None:
         seen = found.seen
-        conditions = [planned.ready, *others]
+        kept, replaceable = volumes_kept(seen, workload.replace_volume_of)
+        conditions = [planned.ready, *others, *replaceable]
         if workload.paused:
             why = "nothing is changed while hapax.dev/pause is set"
             conditions.append(Condition("Paused", "True", "Annotated", why))
@@ -416,8 +418,10 @@ class EtcdKeeper:
             "replicas": seen.replicas, "ready": sum(each.ready for each in seen.pods.values()),
             "members": max((each.ordinal + 1 for each in seen.members), default=0),
             "voters": sum(not each.learner for each in seen.members),
-            "volumeSize": size_of(found.stateful_set),
-        }, conditions, [*(notes if planned.step is not None or planned.ready.reason in _SERIOUS else ()), *more])
+            "volumeSize": size_of(found.stateful_set), "volumesKeptOf": kept,
+        }, conditions, [*(notes if planned.step is not None or planned.ready.reason in _SERIOUS else ()), *more],
+            # Until it is written, a claim that must stay now can be deleted.
+            urgent=bool(set(kept) - set(workload.status.get("volumesKeptOf") or ())))
 
     def _measure(self, found: Look, planned: Plan, care: CareSeen, cared: CarePlan) -> None:
         seen, gauges = found.seen, self._m

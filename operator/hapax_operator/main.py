@@ -1,6 +1,7 @@
 """`python -m hapax_operator.main [--namespace NAME ...] [--brokers NAMESPACE/STATEFULSET]
 [--coordinators NAMESPACE/STATEFULSET] [--access FILE] [--client-config FILE] [--spark-account NAME]
-[--cluster NAMESPACE.NAME] [--rack-label LABEL] [--config FILE] [--set name=value ...]`: one operator.
+[--cluster NAMESPACE.NAME] [--rack-label LABEL] [--outside SELECTOR] [--config FILE] [--set name=value ...]`: one
+operator.
 
 Without `--namespace`, it reconciles all namespaces. It manages the number of brokers that `--brokers` names, and
 replaces the pods of both StatefulSets, which are in one namespace, when their description changes.
@@ -8,7 +9,8 @@ replaces the pods of both StatefulSets, which are in one namespace, when their d
 may own everything. `--client-config` has settings of a client, by which the operator itself reaches the listeners for
 clients. `--spark-account` is the service account of Spark jobs that name none. `--cluster` is the cluster's name
 among several; without it, the operator acts on the resources of all. `--rack-label` is the nodes' label whose
-value is a broker's rack; without it, the operator looks for none. The other options are those of a controller.
+value is a broker's rack; without it, the operator looks for none. `--outside` selects the Services of load
+balancers, one for each node, whose addresses clients outside are told. The other options are those of a controller.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from hapax_operator.spark_resource import DEFAULT_ACCOUNT
 def main(argv: Sequence[str]) -> int:
     rest = list(argv)
     namespaces, brokers = _taken(rest, "--namespace"), _taken(rest, "--brokers")
+    outside = _taken(rest, "--outside")
     clusters, rack_labels = _taken(rest, "--cluster"), _taken(rest, "--rack-label")
     access = AccessFile()
     for path in _taken(rest, "--access")[-1:]:
@@ -42,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     return run(rest, "controller", partial(
         start, namespaces=namespaces, brokers="".join(brokers[-1:]), access=access, client_config=clients,
         spark_account=account, coordinators=coordinators, cluster="".join(clusters[-1:]),
-        rack_label="".join(rack_labels[-1:])))
+        rack_label="".join(rack_labels[-1:]), outside="".join(outside[-1:])))
 
 
 def _taken(words: list[str], option: str) -> list[str]:

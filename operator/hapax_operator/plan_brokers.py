@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +24,7 @@ from hapax.core.cluster.moves import ImpossiblePlan, Partitions, Targets, drain,
 from hapax.core.cluster.placement import Site
 from hapax.core.types import NodeId, TopicPartition
 from hapax_operator.conditions import Condition, Note
+from hapax_operator.plan_outside import ServiceSeen, addresses_condition
 from hapax_operator.plan_racks import racks_condition
 from hapax_operator.resources import ON_SCALE_UP, PoolResource
 
@@ -63,6 +64,8 @@ class BrokersSeen:
     """Live broker -> the rack that it has told."""
     rackless: Mapping[int, str] | None = None
     """As `plan_racks.RacksPlan.unknown`; None: racks are not asked for."""
+    outside: Sequence[ServiceSeen] | None = None
+    """The Services that lead clients outside to nodes. None: they are not looked for."""
     draining: frozenset[int] = frozenset()
     drained_by_pool: frozenset[int] = frozenset()
     """Those of them that a BrokerPool drains, this one or one that is gone."""
@@ -132,6 +135,8 @@ def plan(pool: PoolResource, workload: StatefulSetSeen, seen: BrokersSeen) -> Po
     more += _drained_by_others(seen.draining - drained - {*leaving})
     if seen.rackless is not None:
         more += (racks_condition(seen.rackless, seen.racks),)
+    if seen.outside is not None:
+        more += (addresses_condition(seen.outside),)
     if pool.meta.paused:
         state = Condition("Ready", "Unknown", "Paused", "the annotation hapax.dev/pause is set, so nothing is changed")
         paused = Condition("Paused", "True", "Annotated", state.message)

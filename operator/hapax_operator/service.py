@@ -31,6 +31,7 @@ from hapax_operator.clusters import Clusters
 from hapax_operator.leadership import lead
 from hapax_operator.metrics import LEADING
 from hapax_operator.neighbours import first_look, keep_looking
+from hapax_operator.outside import AddressKeeper
 from hapax_operator.racks import RackKeeper
 from hapax_operator.reconciler import Reconciler
 from hapax_operator.resources import POOLS, USERS, Meta, Ref
@@ -53,9 +54,11 @@ class OperatorService:
         self, controller: ControllerService, ports: Ports, namespaces: Sequence[str], metrics: telemetry.Metrics,
         on_lost: Callable[[str], None], brokers: str, access: ClusterAccess,
         client: Mapping[str, str], spark_account: str, rolled: Sequence[Rolled] = (), least_in_sync: int = 1,
-        cluster: str = "", rack_label: str = "",
+        cluster: str = "", rack_label: str = "", outside: str = "",
     ) -> None:
         self._rack_label = rack_label
+        self._outside = outside
+        self._addresses: AddressKeeper | None = None
         self._racks: RackKeeper | None = None
         self._clusters = Clusters(cluster)
         self._looking: Task | None = None
@@ -105,6 +108,8 @@ class OperatorService:
             await self._pool.close()
         if self._racks is not None:
             await self._racks.close()
+        if self._addresses is not None:
+            await self._addresses.close()
         if self._rolls is not None:
             await self._rolls.close()
         if self._api is not None:
@@ -140,6 +145,12 @@ class OperatorService:
                     pool_keeper.wake)
                 pool_keeper.rackless = lambda: racks.unknown
                 racks.start()
+            if self._outside:
+                self._addresses = addresses = AddressKeeper(
+                    view, api, self._ports.random, self._ports.metadata, fences, namespace, self._outside,
+                    pool_keeper.wake)
+                pool_keeper.outside = lambda: addresses.services
+                addresses.start()
             pool_keeper.start()
         if self._rolled:
             self._rolls = RollKeeper(
@@ -225,12 +236,13 @@ async def start(
     metrics: telemetry.Metrics | None = None, namespaces: Sequence[str] = (), brokers: str = "",
     access: AccessFile = _ONE_TENANT, client_config: str = "",
     spark_account: str = DEFAULT_ACCOUNT, coordinators: str = "", cluster: str = "",
-    rack_label: str = "",
+    rack_label: str = "", outside: str = "",
 ) -> OperatorService:
     """Returns when the controller is a candidate. `brokers`: namespace/name of the StatefulSet whose `replicas` it
     sets, and whose pods it replaces; `coordinators`: another one of that namespace whose pods it replaces.
     `client_config`: a file of client settings. `spark_account`: of Spark jobs that name no service account. `cluster`:
-    as of `Clusters`. `rack_label`: that of the nodes whose value is the rack; empty: none is looked for. Raises
+    as of `Clusters`. `rack_label`: that of the nodes whose value is the rack; empty: none is looked for.
+    `outside`: selector of the Services whose load balancers' addresses clients outside are told; empty: none. Raises
     SettingsError for that file, and the errors of `hapax.controller.service.start`."""
     metrics = metrics or telemetry.Metrics()
     client = _read_client(client_config) if client_config else {}
@@ -242,7 +254,7 @@ async def start(
         PrincipalRules(settings.ssl_principal_mapping_rules), brokers.partition("/")[0]), client, spark_account,
         [Rolled(each.partition("/")[2], role)
          for each, role in ((brokers, BROKER), (coordinators, COORDINATOR)) if each], settings.min_insync_replicas,
-        cluster, rack_label)
+        cluster, rack_label, outside)
     service.start()
     return service
 

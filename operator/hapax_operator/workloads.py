@@ -4,6 +4,7 @@ with its pods and what is waited for. The annotation hapax.dev/pause stops that.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,6 +15,8 @@ from hapax_operator.resources import GROUP, PAUSE, VERSION, WORKLOADS, Meta, Ref
 from hapax_operator.status import StatusWriter
 
 RESTORED: Final = "hapax.dev/restored"
+REPLACE_VOLUME: Final = "hapax.dev/replace-volume-of"
+"""The ordinal of the pod of etcd whose volume a person wants to replace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,8 @@ class WorkloadResource:
     status: Mapping[str, Any]
     restored: str = ""
     """Of etcd: the id of the cluster that a person has restored from a snapshot."""
+    replace_volume_of: int | None = None
+    """Of etcd: the ordinal of the pod whose volume a person wants to replace."""
 
     @property
     def paused(self) -> bool:
@@ -39,8 +44,11 @@ def read_workload(body: Mapping[str, Any]) -> WorkloadResource:
         generation=found.get("generation", 0), created=found.get("creationTimestamp", ""),
         deleting="deletionTimestamp" in found, version=found.get("resourceVersion", ""),
         paused=(found.get("annotations") or {}).get(PAUSE) == "true")
+    annotations = found.get("annotations") or {}
+    asked = str(annotations.get(REPLACE_VOLUME, ""))
     return WorkloadResource(
-        meta, body.get("status") or {}, (found.get("annotations") or {}).get(RESTORED, "").lower())
+        meta, body.get("status") or {}, annotations.get(RESTORED, "").lower(),
+        int(asked) if re.fullmatch("[0-4]", asked) else None)
 
 
 async def workload_for(api: KubeApi, stateful_set: Mapping[str, Any]) -> WorkloadResource | None:

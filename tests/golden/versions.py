@@ -20,7 +20,7 @@ RECORDS: dict[etcd.KeyKind, Any] = {
     "controller": etcd.ControllerRecord, "throttle": etcd.ThrottleRecord,
     "silent": etcd.SilentRecord, "policy": etcd.PolicyRecord, "group_config": etcd.GroupConfigRecord,
     "acl": etcd.AclRecord, "scram_credential": etcd.ScramCredentialRecord, "scram_secret": etcd.ScramSecretRecord,
-    "quota": etcd.QuotaRecord, "racks": etcd.RacksRecord,
+    "quota": etcd.QuotaRecord, "racks": etcd.RacksRecord, "outside": etcd.OutsideRecord,
 }  # fmt: skip
 """By the kind of key. Of `draining` the JSON is kept: only its key was read before v19."""
 

@@ -53,7 +53,7 @@ class ByHand:
         self.api = api
         self.namespace = namespace
         self.release = release
-        self._objects = objects
+        self.objects = objects
         self._folder = folder
         self._ports: dict[tuple[str, int], int] = {}
         self.pods: dict[str, Pod] = {}
@@ -89,7 +89,7 @@ class ByHand:
     def start(self, kind: str, component: str, name: str = "", node_id: int = 0, **environment: str) -> Pod | None:
         """None: a Secret is missing. `kind` and `component`: of its workload."""
         workload = f"{self.release}-{component}"
-        (found,) = (each for each in self._objects
+        (found,) = (each for each in self.objects
                     if (each["kind"], each["metadata"]["name"]) == (kind, workload))
         name = name or workload
         pod = Pod(name, found["spec"]["template"]["spec"], self._folder / name)
@@ -187,7 +187,7 @@ class ByHand:
         mounted = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
         for volume in pod.spec["volumes"]:
             if "configMap" in volume:
-                (found,) = (each for each in self._objects if each["kind"] == "ConfigMap"
+                (found,) = (each for each in self.objects if each["kind"] == "ConfigMap"
                             and each["metadata"]["name"] == volume["configMap"]["name"])
                 folder = pod.path(mounted[volume["name"]])
                 folder.mkdir(parents=True, exist_ok=True)
@@ -213,7 +213,7 @@ class ByHand:
 
     def spec(self, **changed: Any) -> Path:
         """The keeper's file of the rendered chart, for loopback."""
-        (found,) = (each for each in self._objects if each["kind"] == "ConfigMap" and "spec.json" in each["data"])
+        (found,) = (each for each in self.objects if each["kind"] == "ConfigMap" and "spec.json" in each["data"])
         text = found["data"]["spec.json"]
         # What clients are told stays.
         spec = json.loads(self.here(text, "")) | {"clients": json.loads(text)["clients"]} | changed

@@ -9,33 +9,23 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
-import shutil
 import subprocess
 import sys
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from hapax_kube.binaries import ROOT, cache
+from hapax_kube.go_modules import folder
 
 _MODULE: Final = "github.com/cert-manager/cert-manager@v1.21.2"
 _SUM: Final = "h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68="
 
 
-@lru_cache(maxsize=1)
 def definitions() -> Path | None:
     """The folder with the definitions; None: there is no Go toolchain, or the module cannot be had."""
-    if shutil.which("go") is None:
-        return None
-    done = subprocess.run(
-        ["go", "mod", "download", "-json", _MODULE], capture_output=True, text=True, check=False, timeout=300, cwd="/")
-    if done.returncode:
-        return None
-    found = json.loads(done.stdout)
-    assert found["Sum"] == _SUM, found["Sum"]
-    return Path(found["Dir"]) / "deploy" / "crds"
+    found = folder(_MODULE, _SUM)
+    return None if found is None else found / "deploy" / "crds"
 
 
 _SOURCE: Final = ROOT / "scripts" / "kubernetes" / "cert_manager"

@@ -1,5 +1,5 @@
-"""Bugs by which brokers have no rack, or that of another machine, and no one is told. Paths lead from services/hapax to
-the operator."""
+"""Bugs by which brokers have no rack, or that of another machine, and no one is told; or by which clients outside are
+told what leads nowhere. Paths lead from services/hapax to the operator."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ OWN = unit("broker/test_own_rack.py")
 REGISTRATION = unit("runtime/test_registration.py")
 OPERATOR = "../../operator/hapax_operator/"
 PAGE = "docs/kubernetes.md, Racks"
+OUTSIDE = "docs/kubernetes.md, clients outside"
 
 MUTANTS = (
     Mutant(
@@ -60,5 +61,29 @@ MUTANTS = (
         "        while (self.record.standing, self.record.rack) != (self._standing, self._rack) or not",
         "        while self.record.standing != self._standing or not",
         (REGISTRATION,),
+    ),
+    Mutant(
+        "an address that leads nowhere is told", OUTSIDE, "runtime/cluster.py",
+        "if host == OUTSIDE_HOST else (host, port)",
+        "or (host, port)",
+        (unit("kafka/test_node_apis.py"),),
+    ),
+    Mutant(
+        "a coordinator that cannot be reached yet is named", OUTSIDE, "kafka/api/find_coordinator.py",
+        "        if address is None:\n",
+        "        if False:\n",
+        (unit("kafka/test_node_apis.py"),),
+    ),
+    Mutant(
+        "an operator that no longer leads writes addresses", OUTSIDE, OPERATOR + "outside.py",
+        "                [*self._fences, Compare",
+        "                [Compare",
+        (unit("operator/test_outside.py"),),
+    ),
+    Mutant(
+        "a load balancer without an address for a moment takes the node away", OUTSIDE, OPERATOR + "plan_outside.py",
+        "each.address or former.nodes.get(each.node)",
+        "each.address",
+        (unit("operator/test_outside.py"),),
     ),
 )

@@ -1,5 +1,5 @@
-"""Bugs by which volumes do not grow, or pods restart for it more often than once. Paths lead from services/hapax to the
-operator."""
+"""Bugs by which volumes do not grow, pods restart for it more than once, or etcd loses a volume or a write. Paths lead
+from services/hapax to the operator."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ KEEPER = unit("operator/test_volumes.py")
 VOLUMES = "../../operator/hapax_operator/plan_volumes.py"
 PAGE = "docs/kubernetes.md"
 ETCD = "../../operator/hapax_operator/plan_etcd.py"
+ETCD_VOLUMES = "../../operator/hapax_operator/plan_etcd_volumes.py"
 
 MUTANTS = (
     Mutant(
@@ -71,5 +72,23 @@ MUTANTS = (
         '                    "metadata": {"uid": step.uid, "resourceVersion": step.version},\n',
         '                    "metadata": {},\n',
         (KEEPER,),
+    ),
+    Mutant(
+        "a volume of etcd may go although the others are not whole", PAGE, ETCD_VOLUMES,
+        "    if away:\n",
+        "    if False:\n",
+        (unit("operator/test_plan_etcd_volumes.py"),),
+    ),
+    Mutant(
+        "without a quorum of etcd, claims with its data can be deleted", PAGE, ETCD_VOLUMES,
+        "    if not seen.members or not seen.quorum:",
+        "    if False:",
+        (unit("operator/test_plan_etcd_volumes.py"),),
+    ),
+    Mutant(
+        "a write to etcd whose outcome is unknown is made again after a login", PAGE, "runtime/etcd_login.py",
+        "        if not is_refused_token(error):\n            return False\n",
+        "",
+        (unit("runtime/test_etcd_login.py"),),
     ),
 )

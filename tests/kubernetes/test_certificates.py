@@ -4,8 +4,11 @@ runs by what the chart renders: who has no key gets in nowhere, and a change of 
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,10 +22,13 @@ from hapax.client import HapaxError, NewTopic
 from hapax.client.blocking import Admin, Consumer, Producer
 from hapax.client.properties import parse_properties
 from hapax_kube.api import KubeApi
+from hapax_kube.binaries import ROOT
 from hapax_kube.by_hand import ByHand
 from hapax_kube.certificates import KINDS, NAME, VALUES, Keeper
 from hapax_kube.operator import Namespace
+from hapax_kube.sni_router import SniRouter
 from hapax_kube.users import ISSUER, profile, service_account_token, write
+from integration.etcd_process import free_ports
 from integration.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(420)
@@ -32,12 +38,15 @@ ROLES = {  # component -> kind, pod, node id
     "pid": ("Deployment", f"{NAME}-pid", 200), "operator": ("Deployment", f"{NAME}-operator", 300),
     "admin": ("Deployment", f"{NAME}-admin", 0),
 }
+OUTSIDE = ("external.enabled=true", 'external.type="TLSRoute"', 'external.domain="log.example"',
+           'external.hostTemplate="{role}-{id}.{domain}"', 'external.gateway={"name":"edge"}')
 Render = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture
 def objects(render: Render, namespace: Namespace) -> list[dict[str, Any]]:
     return render(*VALUES, f'operator.watchNamespaces=["{namespace.name}"]', f'users.tokenIssuer="{ISSUER}"',
+                  *OUTSIDE, f"external.port={free_ports(1)[0]}",
                   namespace=namespace.name)
 
 
@@ -159,6 +168,7 @@ def test_who_has_no_key_gets_in_nowhere_and_the_admin_does_everything(cluster: B
             wait_until(lambda: bool(seen.extend(each.value for each in consumer.poll()) or seen), "record", 60)
         assert seen == [b"one"]
     refused_everywhere(cluster, settings)
+    clients_outside_are_led_by_names(cluster)
     namespace = Namespace(cluster.api, cluster.namespace)
     namespace.topic("from-a-resource", partitions=1)
     wait_until(lambda: namespace.ready("from-a-resource"), "topic of a resource", 90)
@@ -167,6 +177,43 @@ def test_who_has_no_key_gets_in_nowhere_and_the_admin_does_everything(cluster: B
     namespace.producer("leased", lease={"name": "files", "partitions": ["orders-0"], "expireSeconds": 3600})
     wait_until(lambda: namespace.ready("leased", "transactionalproducers"), "lease of a resource", 90)
     users_log_in(cluster, namespace)
+
+
+def clients_outside_are_led_by_names(cluster: ByHand) -> None:
+    """One address leads to all nodes, and none of what is said on the way can be read there."""
+    routes, port = {}, 0
+    for each in cluster.objects:
+        if each["kind"] == "TLSRoute":
+            (name,), ((backend,),) = each["spec"]["hostnames"], (rule["backendRefs"] for rule in each["spec"]["rules"])
+            pod = backend["name"].removesuffix("-external")
+            routes[name] = ("127.0.0.1", cluster.port(f"{NAME}-broker-0" if pod == NAME else pod, backend["port"]))
+    told = {entry["name"]: entry.get("value", "") for each in cluster.objects if each["kind"] == "StatefulSet"
+            for entry in each["spec"]["template"]["spec"]["containers"][0].get("env", ())}
+    port = int(told["HAPAX_ADVERTISED_LISTENERS"].rpartition(":")[2])
+    assert routes.keys() == {f"{NAME}.log.example", "broker-0.log.example", "coordinator-100.log.example"}
+    settings = {key: value for key, value in settings_of(cluster).items() if key.startswith("s")}
+    folder = cluster.pods[f"{NAME}-broker-0"].folder
+    (folder / "hosts").write_text("".join(f"127.0.0.1 {name}\n" for name in ("localhost", *routes)))
+    (folder / "ca.crt").write_bytes((cluster.secret(f"{NAME}-trust") or {})["clients-ca.crt"])
+    given = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "admin",
+             "sasl.password": (cluster.secret(f"{NAME}-admin") or {})["password"].decode(),
+             "ssl.ca.location": str(folder / "ca.crt")}
+    assert settings["security.protocol"] == given["security.protocol"]
+    router = SniRouter(port, routes)
+    try:
+        done = subprocess.run(
+            ["unshare", *(["--user", "--map-root-user"] if os.geteuid() else []), "--mount",
+             "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(folder / "hosts"),
+             sys.executable, "-m", "hapax_kube.outside_client", f"{NAME}.log.example:{port}", json.dumps(given), "far"],
+            capture_output=True, text=True, timeout=150, check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "tests")})
+    finally:
+        router.close()
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "seen": ["0", "1", "2", "3"],
+        "nodes": [f"broker-0.log.example:{port}", f"coordinator-100.log.example:{port}"]}
+    assert set(router.seen) == set(routes)
 
 
 def users_log_in(cluster: ByHand, namespace: Namespace) -> None:

@@ -275,6 +275,12 @@ def test_a_pod_has_longer_to_end_than_a_node_takes_to_drain(render: Render) -> N
      "203.0.113.9:{}"),
     (('external.enabled=true', 'external.type="LoadBalancer"', 'external.domain="log.example.com"'), "9092",
      "{}.log.example.com:9095"),
+    (('external.enabled=true', 'external.type="LoadBalancer"', 'external.hostTemplate="x-{pod}.example"',
+      "external.port=9443", "external.perNode=false"), "9092", "x-{}.example:9443"),
+    (('external.enabled=true', 'external.type="TLSRoute"', 'external.domain="log.example.com"',
+      'external.gateway={"name":"edge"}'), "9092", "{}.log.example.com:443"),
+    (('external.enabled=true', 'external.type="Ingress"', 'external.domain="log.example.com"'), "9092",
+     "{}.log.example.com:443"),
 ])
 def test_clients_inside_and_outside_are_told_addresses_of_their_own(
     render: Render, values: tuple[str, ...], inside: str, outside: str | None
@@ -399,8 +405,9 @@ def test_every_value_is_described_and_no_other_is_taken(helm: Callable[..., subp
                 'broker.settings={"Num": 1}'):
         done = helm("template", RELEASE, str(CHART), "--set-json", bad)
         assert done.returncode != 0, bad
-    lacking = helm("template", RELEASE, str(CHART), "--set", "external.enabled=true,external.type=LoadBalancer")
-    assert "external.domain is needed" in lacking.stderr
+    lacking = helm("template", RELEASE, str(CHART), "--set",
+                   "external.enabled=true,external.type=LoadBalancer,external.perNode=false")
+    assert "external.domain (each pod's name below it leads to its own) or" in lacking.stderr
     assert "must name an etcd" in helm("template", RELEASE, str(CHART), "--set", "etcd.enabled=false").stderr
 
 

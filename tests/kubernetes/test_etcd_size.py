@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -50,6 +51,8 @@ class Release:
         self.api = namespace.api
         self._render = render
         self.values: tuple[str, ...] = ("security.enabled=false",)
+        self.volumes_kept = False
+        """Whether the policy is installed that keeps claims. Without it, the loss of a volume is easily played."""
         self._folder = folder
         network = next(_networks)
         self.pods = EtcdPods(self.api, namespace.name, folder, f"{os.getpid() % 200 + 20}.{network}")
@@ -59,7 +62,8 @@ class Release:
     def apply(self, *values: str) -> subprocess.CompletedProcess[str]:
         self.objects = [
             each for each in self._render(*self.values, *values, namespace=self.namespace.name)
-            if (each["kind"] in KINDS and "etcd" in each["metadata"]["name"])
+            if (each["kind"] in KINDS and "etcd" in each["metadata"]["name"]
+                and (self.volumes_kept or not each["metadata"]["name"].endswith("-etcd-volumes")))
             or (each["kind"], each["metadata"]["name"]) == ("StatefulSet", NAME)]
         for each in self.objects:
             if each["kind"] == "StatefulSet":  # no node reads its pods' Secrets and accounts
@@ -424,6 +428,40 @@ def leading(release: Release) -> int:
         if found.leader == found.header.member_id:
             return ordinal
     raise AssertionError("there is no leader")
+
+
+def test_the_volume_of_a_member_is_not_deleted_unless_the_others_have_a_quorum_without_it(release: Release) -> None:
+    release.volumes_kept = True
+    release.install("etcd.replicas=3")
+    release.whole(3)
+    claims = f"/api/v1/namespaces/{release.namespace.name}/persistentvolumeclaims/data-{NAME}-"
+
+    def refusal(ordinal: int, how: str = "?dryRun=All") -> str:
+        try:
+            release.api.delete(f"{claims}{ordinal}{how}")
+        except ApiError as error:
+            return error.message
+        return ""
+
+    release.until(lambda: "a member of etcd has its data on this volume" in refusal(1), "policy", 30)
+    assert f"annotate workload {NAME} hapax.dev/replace-volume-of=1" in refusal(1, "")
+    workload = f"/apis/hapax.dev/v1alpha1/namespaces/{release.namespace.name}/workloads/{NAME}"
+    frozen = release.pods.pods[f"{NAME}-2"].process
+    assert frozen is not None
+    frozen.send_signal(signal.SIGSTOP)
+    release.api.patch(workload, {"metadata": {"annotations": {"hapax.dev/replace-volume-of": "1"}}})
+    release.until(lambda: release.condition("VolumeReplaceable") == ("False", "MembersDown"), "refusal")
+    release.until(lambda: "must be healthy, and have a vote, first: [2]" in refusal(1), "why", 30)
+    frozen.send_signal(signal.SIGCONT)
+    release.until(lambda: release.condition("VolumeReplaceable") == ("True", "Replicated"), "condition")
+    release.until(lambda: refusal(1) == "", "permission", 30)
+    assert refusal(0) and refusal(2), "one at a time"
+    former = release.members()
+    release.pods.lose_volume(1)
+    release.until(lambda: (found := release.members()) != former and len(found) == 3, "another member")
+    release.whole(3)
+    release.api.patch(workload, {"metadata": {"annotations": {"hapax.dev/replace-volume-of": None}}})
+    release.until(lambda: refusal(1) != "", "protection again", 30)
 
 
 def test_volumes_grow(release: Release) -> None:

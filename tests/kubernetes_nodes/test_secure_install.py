@@ -71,6 +71,17 @@ with Producer(read_properties(Path("/etc/hapax/client/client.properties"))) as p
     except HapaxError as error:
         print("refused")
 """
+OUTSIDE = """
+import sys
+from pathlib import Path
+from hapax.client.blocking import Admin, Producer
+from hapax.client.properties import read_properties
+settings = {**read_properties(Path("/etc/hapax/client/mounted.properties")), "bootstrap.servers": sys.argv[1]}
+with Producer({**settings, "transactional.id": "outside"}) as producer, producer.transaction():
+    producer.send("opened", b"far")
+with Admin(settings) as admin:
+    print(*sorted(f"{node.host}:{node.port}" for node in admin.describe_cluster().nodes))
+"""
 WITHOUT = """
 from hapax.client import HapaxError
 from hapax.client.blocking import Admin
@@ -93,6 +104,17 @@ def closed(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
         given.setdefault(name, {})["replicas"] = replicas
     factors = ("transaction.state.log.replication.factor", "offsets.topic.replication.factor")
     given |= {"settings": dict.fromkeys(factors, 1), "crds": {"install": False}, "fullnameOverride": "hapax"}
+    given["external"] = {"enabled": True, "type": "LoadBalancer"}
+    given["pods"] = {
+        "podLabels": {"team": "log"}, "tolerations": [{"key": "log", "operator": "Exists"}],
+        "extraEnv": [{"name": "TZ", "value": "UTC"}], "extraVolumes": [{"name": "more", "emptyDir": {}}],
+        "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}], "priorityClassName": "system-cluster-critical"}
+    given["broker"]["sidecars"] = [{
+        "name": "beside", "image": f"{given['image']['repository']}:{given['image']['tag']}",
+        "imagePullPolicy": given["image"]["pullPolicy"],
+        "command": ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1; done"],
+        "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": True}],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}}]
     told = json.loads(tools.kubectl("get", "--raw", "/.well-known/openid-configuration"))
     given["users"] = {"tokenIssuer": told["issuer"]}
     values = tmp_path_factory.mktemp("closed") / "values.yaml"
@@ -105,12 +127,28 @@ def closed(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     tools.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
     release = Release(tools, NAMESPACE, values)
     try:
-        release.install()
+        tools.helm("install", release.name, str(ROOT / "charts" / "hapax"), "--namespace", NAMESPACE,
+                   "--values", str(values))
+        give_addresses(release)
+        release.wait_ready()
         yield release
     finally:
         release.uninstall()
         if own:
             tools.kubectl("delete", *(word for each in own for word in ("-f", each)), timeout_s=180)
+
+
+def give_addresses(release: Release) -> dict[str, str]:
+    """As a cloud gives load balancers theirs, by Service. Inside this cluster, each Service's own address leads where
+    its load balancer would."""
+    found = json.loads(release.tools.kubectl("get", "services", "-n", release.namespace, "-o", "json"))["items"]
+    given = {each["metadata"]["name"]: each["spec"]["clusterIP"]
+             for each in found if each["spec"]["type"] == "LoadBalancer"}
+    for name, address in given.items():
+        release.tools.kubectl(
+            "patch", f"service/{name}", "-n", release.namespace, "--subresource=status", "--type=merge", "-p",
+            json.dumps({"status": {"loadBalancer": {"ingress": [{"ip": address}]}}}))
+    return given
 
 
 def client_pod(release: Release, name: str, secret: str, account: str = "default") -> None:
@@ -169,11 +207,34 @@ def test_it_is_closed_and_the_admin_s_secret_opens_it(closed: Release) -> None:
         for container in pod["spec"]["containers"] for port in container.get("ports", ())
         # Probes have no key, so these answer, with health and figures alone.
         if port["name"] not in ("http", "metrics")}
-    assert len(ports) >= 5 + 5 + 2 + 2 + 2 - 2
+    assert len(ports) >= 6 + 6 + 2 + 2 + 2 - 2
     found = [json.loads(line) for line in run(closed, "without", KEYLESS, *sorted(ports)).splitlines()]
     assert len(found) == len(ports)
     for address, plain, tls in found:
         # By TLS, the listener for clients tells what it can do before a login, as Kafka does, and no more.
-        assert plain == 0 and (tls == 0 or address.endswith(":9092")), (address, plain, tls)
+        assert plain == 0 and (tls == 0 or address.endswith((":9092", ":9095"))), (address, plain, tls)
+    clients_outside_are_told_addresses_of_load_balancers(closed)
+    pods_have_what_the_values_add(closed)
     said = closed.tools.helm("test", closed.name, "-n", closed.namespace, "--logs")
     assert "were read once" in said
+
+
+def clients_outside_are_told_addresses_of_load_balancers(closed: Release) -> None:
+    """By TLS, so that the certificates must have these addresses."""
+    closed.tools.kubectl("wait", "brokerpool/hapax-broker", "-n", NAMESPACE, "--for=condition=AddressesKnown",
+                         "--timeout=90s", timeout_s=120)
+    addresses = give_addresses(closed)
+    assert len(addresses) == 3
+    said = run(closed, "with", OUTSIDE, f"{addresses.pop('hapax-external')}:9095")
+    assert said.split() == sorted(f"{each}:9095" for each in addresses.values())
+
+
+def pods_have_what_the_values_add(closed: Release) -> None:
+    for role in ("broker", "coordinator", "pid", "operator", "etcd", "etcd-keeper", "certificates"):
+        for pod in closed.pods(role):
+            assert pod["metadata"]["labels"]["team"] == "log" and pod["spec"]["priorityClassName"].startswith("system-")
+            assert pod["spec"]["serviceAccountName"] == f"hapax-{role}"
+    for container, words in (("broker", ("printenv", "TZ")), ("broker", ("ls", "-d", "/more")),
+                             ("beside", ("ls", "-d", "/data/hapax"))):
+        said = closed.tools.kubectl("exec", "hapax-broker-0", "-n", NAMESPACE, "-c", container, "--", *words)
+        assert said.split()[-1] in ("UTC", "/more", "/data/hapax")

@@ -61,6 +61,7 @@ SUITE: Final = (
     "tests/unit/runtime/test_service_tls.py",
     "tests/unit/runtime/test_tls.py",
     "tests/unit/runtime/test_tls_connection.py",
+    "tests/unit/runtime/test_etcd_login.py",
     "tests/unit/runtime/test_tls_front.py",
     "tests/unit/wire/test_login.py",
     "tests/integration/admin/test_secure.py",

@@ -56,16 +56,6 @@ one of docker.io, which belongs to someone else. It is refused, unless nodes nev
 {{ include "hapax.fullname" . }}.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:9098
 {{- end -}}
 
-{{/* The address that a pod advertises to clients outside: that of its own external service. */}}
-{{- define "hapax.outside" -}}
-{{- $external := .Values.external -}}
-{{- if eq $external.type "NodePort" -}}
-EXTERNAL://{{ default "$(HOST_IP)" $external.host }}:{{ int $external.firstNodePort }}+node.id
-{{- else -}}
-EXTERNAL://$(POD_NAME).{{ required "external.domain is needed for LoadBalancers: each pod's name below it leads to its own" $external.domain }}:9095
-{{- end -}}
-{{- end -}}
-
 {{/*
 The namespaces of Spark jobs, as a list {names, own}; own: the release's, which it creates. Jobs of a former release may
 be in its own namespace, where their account must not vanish below them.
@@ -249,6 +239,10 @@ spec:
             {{- end }}
             - --cluster
             - {{ $root.Release.Namespace }}.{{ include "hapax.fullname" $root }}
+            {{- if include "hapax.outsideFound" $root }}
+            - --outside
+            - app.kubernetes.io/instance={{ $root.Release.Name | trunc 63 }}
+            {{- end }}
             {{- with $root.Values.broker.rack.topologyKey }}
             - --rack-label
             - {{ . | quote }}
@@ -275,7 +269,7 @@ spec:
             {{- if $root.Values.external.enabled }}
             - {name: HOST_IP, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
             {{- $listen = printf "%s,EXTERNAL://0.0.0.0:9095" $listen }}
-            {{- $told = printf "%s,%s" $told (include "hapax.outside" $root) }}
+            {{- $told = printf "%s,%s" $told (include "hapax.outside" (dict "root" $root "role" .role)) }}
             {{- end }}
             - {name: HAPAX_LISTENERS, value: {{ $listen | quote }}}
             - {name: HAPAX_ADVERTISED_LISTENERS, value: {{ $told | quote }}}

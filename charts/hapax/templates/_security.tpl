@@ -70,6 +70,10 @@ An issuer that is not the chart's may refuse to sign an authority, and the opera
 - {name: HAPAX_LISTENER_NAME_EXTERNAL_SSL_CLIENT_AUTH, value: none}
 {{- end }}
 {{- end }}
+{{- if and .kafka (include "hapax.outsideFound" .root) }}
+# A load balancer may get another address.
+- {name: HAPAX_SSL_ALLOW_SAN_CHANGES, value: "true"}
+{{- end }}
 - {name: HAPAX_AUTHORIZER_CLASS_NAME, value: acl}
 - {name: HAPAX_SUPER_USERS, value: {{ include "hapax.superUsers" .root | quote }}}
 {{- include "hapax.noOverride" (dict "given" .root.Values.settings) }}
@@ -118,6 +122,7 @@ and id; a role's Secret has those of all its nodes, since a volume's name cannot
 {{- if .Values.external.enabled -}}
 {{- with .Values.external.host }}{{ $outside = append $outside . }}{{ end -}}
 {{- with .Values.external.domain }}{{ $outside = append $outside (printf "*.%s" .) }}{{ end -}}
+{{- with include "hapax.outsideBootstrap" . }}{{ $outside = append $outside . }}{{ end -}}
 {{- end -}}
 {{- $secrets := list -}}
 {{- if .Values.etcd.enabled -}}
@@ -139,6 +144,10 @@ and id; a role's Secret has those of all its nodes, since a volume's name cannot
 {{- $own := concat (list (printf "spiffe://%s/%s/{id}" $.Values.clusterId $role)) $all -}}
 {{- $public := list (printf "%s-{id}.%s.%s" $workload $workload $domain) (printf "%s-{id}.%s.%s" $workload $workload $short) $name (printf "%s.%s" $name $.Release.Namespace) -}}
 {{- $public = concat $public $all $local $outside -}}
+{{- if $.Values.external.enabled -}}
+{{- with include "hapax.outsideHost" (dict "root" $ "role" $role "id" "{id}" "pod" (printf "%s-{id}" $workload)) }}{{ $public = append $public . | uniq }}{{ end -}}
+{{- if include "hapax.outsideFound" $ }}{{ $public = append $public "{outside}" }}{{ end -}}
+{{- end -}}
 {{- $secrets = append $secrets (dict "name" (printf "%s-tls" $workload) "first" $first "tokens" (has "OAUTHBEARER" $.Values.users.mechanisms) "count" (add $replicas (int $.Values.tls.spareNodes)) "workload" $workload "spare" (int $.Values.tls.spareNodes) "leaves" (list
       (dict "name" "{id}" "authority" "services" "subject" (printf "CN=hapax-%s" $role) "use" "both" "names" $own)
       (dict "name" "{id}-public" "authority" "clients" "subject" (printf "CN=%s-{id}" $workload) "use" "server" "names" $public))) -}}
@@ -159,6 +168,16 @@ and id; a role's Secret has those of all its nodes, since a volume's name cannot
 {{- $secrets = append $secrets (dict "name" (include "hapax.usersAuthority" .) "leaves" (list
       (dict "name" "ca" "authority" "clients" "subject" (printf "CN=%s-users" $name) "use" "client" "names" list "signs" true))) -}}
 {{- end -}}
+{{- $outside := dict -}}
+{{- if include "hapax.outsideFound" . -}}
+{{- $nodes := dict -}}
+{{- range $role, $first := dict "broker" 0 "coordinator" 100 -}}
+{{- range $ordinal := until (int (index $.Values $role).replicas) -}}
+{{- $_ := set $nodes (add $ordinal $first | toString) (printf "%s-%s-%d-external" $name $role (add $ordinal $first)) -}}
+{{- end -}}
+{{- end -}}
+{{- $outside = dict "bootstrap" (printf "%s-external" $name) "nodes" $nodes -}}
+{{- end -}}
 {{- $etcd := dict "endpoints" (include "hapax.etcd" . | replace "https://" "" | splitList ",") -}}
 {{- if .Values.etcd.enabled -}}
 {{- $_ := set $etcd "workload" (printf "%s-etcd" $name) -}}
@@ -172,7 +191,7 @@ and id; a role's Secret has those of all its nodes, since a volume's name cannot
       "issuers" (printf "%s-issuers" $name) "certManager" (eq (include "hapax.certManager" .) "true")
       "certificateDays" (int .Values.tls.certificateDays) "authorityDays" (int .Values.tls.authorityDays)
       "overlapSeconds" (dict "services" (int .Values.tls.servicesOverlapSeconds) "clients" (mul 86400 (int .Values.tls.clientsOverlapDays)))
-      "secrets" $secrets "etcd" $etcd
+      "secrets" $secrets "etcd" $etcd "outside" $outside
       "clients" (dict "bootstrap" (include "hapax.bootstrap" .) "folder" "/etc/hapax/client") | toJson -}}
 {{- end -}}
 

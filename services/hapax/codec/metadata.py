@@ -176,6 +176,28 @@ class RacksRecord:
         return cls(f["label"], dict(f["machines"]))
 
 
+OUTSIDE_HOST: Final = "load-balancer.invalid"
+"""A host of `NodeRecord.listeners` that stands for the node's address in `OutsideRecord`. No name ends this way
+(RFC 6761), so a release that does not know it tells clients nothing that they could reach."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideRecord:
+    """Where clients outside reach the nodes, where that is known only once something outside has given the address,
+    such as a load balancer's. The operator writes it."""
+
+    nodes: Mapping[NodeId, tuple[str, int]] = field(default_factory=dict)
+    """Node -> host and port."""
+
+    def encode(self) -> bytes:
+        return _encode({"nodes": {str(node): list(self.nodes[node]) for node in sorted(self.nodes)}})
+
+    @classmethod
+    def decode(cls, value: bytes) -> OutsideRecord:
+        f = _decode("outside", value)
+        return cls({NodeId(int(node)): (str(host), int(port)) for node, (host, port) in f["nodes"].items()})
+
+
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
     topic_id: TopicId

@@ -16,9 +16,9 @@ ShardKind = Literal["txn", "group"]
 SCRAM_MECHANISMS: Final = {each.sasl_name.lower(): each for each in ScramMechanism}
 
 KeyKind = Literal[
-    "cluster", "node", "racks", "draining", "silent", "throttle", "topic", "deleted", "partition", "txn_shard",
-    "group_shard", "pid_next", "pid_lease", "policy", "group_config", "acl", "scram_credential", "scram_secret",
-    "quota", "controller", "unknown",
+    "cluster", "node", "racks", "outside", "draining", "silent", "throttle", "topic", "deleted", "partition",
+    "txn_shard", "group_shard", "pid_next", "pid_lease", "policy", "group_config", "acl", "scram_credential",
+    "scram_secret", "quota", "controller", "unknown",
 ]
 
 
@@ -72,6 +72,10 @@ class Keys:
     @property
     def racks(self) -> str:
         return self.prefix + "racks"
+
+    @property
+    def outside(self) -> str:
+        return self.prefix + "outside"
 
     def draining(self, node_id: NodeId) -> str:
         """Exists while a broker is being drained, whether the broker runs or not."""
@@ -146,6 +150,8 @@ class Keys:
                 return ParsedKey("node", _number(number))
             case ["racks"]:
                 return ParsedKey("racks")
+            case ["outside"]:
+                return ParsedKey("outside")
             case ["throttle"]:
                 return ParsedKey("throttle")
             case ["draining", number]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from hapax.codec.metadata import (
+    OUTSIDE_HOST,
     STANDING_STOPPING,
     ClusterRecord,
     ControllerRecord,
@@ -22,6 +23,7 @@ from hapax.codec.metadata import (
     Keys,
     MetadataFormatError,
     NodeRecord,
+    OutsideRecord,
     PartitionRecord,
     PidCounterRecord,
     PolicyRecord,
@@ -46,6 +48,7 @@ from hapax.core.types import (
 )
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.access_image import AccessImage
+from hapax.runtime.cluster_changes import Changes as Changes
 from hapax.runtime.ports import (
     KeyValue,
     MetadataCompacted,
@@ -192,36 +195,6 @@ class ControllerView:
     """The controller's term: its writes compare it."""
 
 
-@dataclass(slots=True)
-class Changes:
-    """What one batch of events touched: appeared, changed or went away (then the lookup answers None).
-
-    The dictionaries are sets that keep the order of the events.
-    """
-
-    cluster: bool = False
-    controller: bool = False
-    racks: bool = False
-    """The racks of machines, not those of nodes."""
-    nodes: dict[NodeId, None] = field(default_factory=dict)
-    """Also those whose draining or silence began or ended."""
-    topics: dict[str, None] = field(default_factory=dict)
-    deleted_topics: dict[TopicId, None] = field(default_factory=dict)
-    partitions: dict[TopicIdPartition, None] = field(default_factory=dict)
-    txn_shards: dict[ShardId, None] = field(default_factory=dict)
-    group_shards: dict[ShardId, None] = field(default_factory=dict)
-    policies: dict[str, None] = field(default_factory=dict)
-    """By uid."""
-    users: dict[str, None] = field(default_factory=dict)
-    """Names of those whose bindings, passwords or quotas are others now."""
-
-    def __bool__(self) -> bool:
-        return bool(
-            self.cluster or self.controller or self.racks or self.nodes or self.topics or self.deleted_topics
-            or self.partitions or self.txn_shards or self.group_shards or self.policies or self.users
-        )
-
-
 ChangeCallback = Callable[[Changes], None]
 _Question = Callable[["ClusterView"], object]
 
@@ -259,6 +232,8 @@ class ClusterView:
         self.throttle_revision = 0
         self.racks = RacksRecord()
         self.racks_revision = 0
+        self.outside = OutsideRecord()
+        self.outside_revision = 0
         self.policies: Final = TransactionPolicies()
         """What the platform allows transactional ids."""
         self.access: Final = AccessImage()
@@ -378,6 +353,11 @@ class ClusterView:
 
     def shards(self, kind: ShardKind) -> Mapping[ShardId, ShardView]:
         return self._shards[kind]
+
+    def address(self, node: NodeView, listener: str) -> tuple[str, int] | None:
+        """Host and port for a client that connected to this listener. None: the node cannot be reached there yet."""
+        host, port = node.address(listener)
+        return self.outside.nodes.get(node.node_id) if host == OUTSIDE_HOST else (host, port)
 
     def shard_owner(self, kind: ShardKind, shard: int) -> NodeView | None:
         """The live coordinator that owns the shard. None: COORDINATOR_NOT_AVAILABLE."""
@@ -591,6 +571,11 @@ class ClusterView:
                 self.racks = RacksRecord() if kv is None else RacksRecord.decode(kv.value)
                 self.racks_revision = 0 if kv is None else kv.mod_revision
                 changes.racks = True
+            case "outside":
+                former, self.outside = self.outside, (
+                    OutsideRecord() if kv is None else OutsideRecord.decode(kv.value))
+                self.outside_revision = 0 if kv is None else kv.mod_revision
+                changes.nodes |= dict.fromkeys(sorted(former.nodes.keys() | self.outside.nodes.keys()))
             case "draining":
                 if kv is None:
                     self._draining.pop(NodeId(parsed.number), None)

@@ -18,6 +18,7 @@ from hapax.codec.metadata import (
     Keys,
     MetadataFormatError,
     NodeRecord,
+    OutsideRecord,
     ParsedKey,
     PartitionRecord,
     PidCounterRecord,
@@ -77,6 +78,7 @@ RECORDS = [
     DrainingRecord(1_700_000_000_000, "team/hapax-broker"),
     SilentRecord(RegistrationEpoch(2**40), 1_700_000_000_000),
     DrainingRecord(1_700_000_000_000, "BrokerPool"),
+    OutsideRecord({NodeId(0): ("192.0.2.7", 9095), NodeId(100): ("a.example", 443)}),
     RacksRecord("topology.kubernetes.io/zone", {"node-1": "a", "node-2": ""}),
     ThrottleRecord(10_000_000, 1_700_000_000_000),
     PidCounterRecord(ProducerId(2**62)),
@@ -148,6 +150,7 @@ def test_keys_parse_back() -> None:
     assert KEYS.parse(KEYS.controller) == ParsedKey("controller")
     assert KEYS.parse(KEYS.pid_next) == ParsedKey("pid_next")
     assert KEYS.parse(KEYS.racks) == ParsedKey("racks")
+    assert KEYS.parse(KEYS.outside) == ParsedKey("outside")
     assert KEYS.parse(KEYS.node(NodeId(101))) == ParsedKey("node", 101)
     assert KEYS.parse(KEYS.topic("a.b-c_d")) == ParsedKey("topic", name="a.b-c_d")
     assert KEYS.parse(KEYS.deleted(TOPIC)) == ParsedKey("deleted", topic_id=TOPIC)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hapax.codec.metadata import OUTSIDE_HOST, OutsideRecord
 from hapax.core.errors import ErrorCode
 from hapax.core.hashing import shard_of
 from hapax.core.types import NodeId
@@ -19,7 +20,7 @@ from hapax.kafka.node import node_table
 from hapax.kafka.registry import register_other_roles
 from hapax.kafka.server import KafkaServer
 from hapax.runtime.cluster import ClusterView
-from hapax.runtime.ports import Chunk, Put
+from hapax.runtime.ports import Chunk, Delete, Put
 from hapax.runtime.settings import Settings
 from hapax.wire import messages
 from hapax.wire.image_revision import image_revision
@@ -154,6 +155,47 @@ def test_clients_are_told_the_addresses_of_the_listener_that_they_came_by() -> N
             assert found.coordinators[0].port == ports[100]
             found = await node.ask("FindCoordinator", 3, by=by, key_type=TXN, key="a")
             assert (found.host, found.port) == ("outside" if by == "EXTERNAL" else "127.0.0.1", ports[100])
+
+    run(scenario)
+
+
+def test_a_node_is_told_outside_once_its_load_balancer_has_an_address() -> None:
+    """As it is never told an address that leads nowhere, its clients wait for it as for a leader."""
+    async def scenario(world: ControlWorld) -> None:
+        await world.controller()
+        for broker in (0, 1):
+            await world.broker(broker, listeners=(("EXTERNAL", OUTSIDE_HOST, 9095),))
+        await world.coordinator(100, listeners=(("EXTERNAL", OUTSIDE_HOST, 9095),))
+        node = await AnsweringNode(world).start()
+
+        async def told(by: str) -> tuple[dict[int, str], dict[int, str], tuple[int, str]]:
+            answer = await node.ask("Metadata", 12, by=by, topics=[], allow_auto_topic_creation=False)
+            described = await node.ask("DescribeCluster", 1, by=by, endpoint_type=1)
+            (found,) = (await node.ask(
+                "FindCoordinator", 4, by=by, key_type=TXN, coordinator_keys=["a"])).coordinators
+            old = await node.ask("FindCoordinator", 3, by=by, key_type=TXN, key="a")
+            assert (old.error_code, old.host, old.port) == (found.error_code, found.host, found.port)
+            return ({each.node_id: f"{each.host}:{each.port}" for each in answer.brokers},
+                    {each.broker_id: f"{each.host}:{each.port}" for each in described.brokers},
+                    (found.error_code, f"{found.host}:{found.port}"))
+
+        inside = await told("PLAINTEXT")
+        unreachable = ErrorCode.COORDINATOR_NOT_AVAILABLE, ":-1"
+        assert await told("EXTERNAL") == ({}, {}, unreachable)
+        nodes = {NodeId(0): ("192.0.2.1", 9095)}
+        steps: tuple[dict[NodeId, tuple[str, int]], ...] = (
+            {}, {NodeId(100): ("b.example", 443), NodeId(1): ("192.0.2.3", 9095)}, {NodeId(0): ("192.0.2.9", 1)})
+        for more in steps:
+            nodes |= more
+            result = world.model.txn([], [Put(KEYS.outside, OutsideRecord(nodes).encode())])
+            await node.view.reached(result.revision, 10)
+            addresses = {int(each): f"{host}:{port}" for each, (host, port) in nodes.items()}
+            coordinator = (0, "b.example:443") if NodeId(100) in nodes else unreachable
+            assert await told("EXTERNAL") == (addresses, addresses, coordinator)
+            assert await told("PLAINTEXT") == inside
+        result = world.model.txn([], [Delete(KEYS.outside)])
+        await node.view.reached(result.revision, 10)
+        assert await told("EXTERNAL") == ({}, {}, unreachable)
 
     run(scenario)
 

@@ -52,7 +52,9 @@ def register(table: ApiTable, node: NodeContext) -> None:
             throttle_time_ms=0, error_code=0, error_message=None, endpoint_type=_BROKERS,
             cluster_id="" if cluster is None else cluster.cluster_id,
             controller_id=node_id,
-            brokers=[_broker(view, each, ctx.listener) for each in client_nodes(view)],
+            brokers=[
+                _broker(view, each, address) for each in client_nodes(view)
+                if (address := view.address(each, ctx.listener)) is not None],
             authorized_operations=operations_asked(
                 None, request.include_cluster_authorized_operations, ResourceType.CLUSTER),
         )
@@ -81,8 +83,8 @@ def _check(asking: Asking, request: Any) -> Outcome:
     return Passing(finish)
 
 
-def _broker(view: ClusterView, node: NodeView, listener: str) -> Any:
-    host, port = node.address(listener)
+def _broker(view: ClusterView, node: NodeView, address: tuple[str, int]) -> Any:
+    host, port = address
     entry = _Broker(broker_id=node.node_id, host=host, port=port, rack=node.record.rack or None, is_fenced=False)
     if node.public_rpc_address:
         set_unknown_tag(entry, NODE_RPC_TAG, node.public_rpc_address.encode())

@@ -38,6 +38,7 @@ class _Found(NamedTuple):
     node: NodeView | None
     code: ErrorCode
     reason: str | None
+    address: tuple[str, int] = _NOWHERE
 
 
 class FindCoordinatorApi:
@@ -51,16 +52,25 @@ class FindCoordinatorApi:
             return FindCoordinatorResponse(
                 throttle_time_ms=0,
                 coordinators=[
-                    _coordinator(key, await self._find(key, key_type, deadline), ctx.listener)
+                    _coordinator(key, await self._reachable(key, key_type, deadline, ctx.listener))
                     for key in request.coordinator_keys],
             )
-        found = await self._find(request.key, key_type, deadline)
-        node = found.node
-        host, port = _NOWHERE if node is None else node.address(ctx.listener)
+        found = await self._reachable(request.key, key_type, deadline, ctx.listener)
+        node, (host, port) = found.node, found.address
         return FindCoordinatorResponse(
             throttle_time_ms=0, error_code=found.code, error_message=found.reason,
             node_id=-1 if node is None else node.node_id, host=host, port=port,
         )
+
+    async def _reachable(self, key: str, key_type: int, deadline: float, listener: str) -> _Found:
+        found = await self._find(key, key_type, deadline)
+        if found.node is None:
+            return found
+        address = self._view.address(found.node, listener)
+        if address is None:
+            why = f"node {found.node.node_id} cannot be reached by the listener {listener} yet"
+            return _Found(None, ErrorCode.COORDINATOR_NOT_AVAILABLE, why)
+        return found._replace(address=address)
 
     async def _find(self, key: str, key_type: int, deadline: float) -> _Found:
         cluster = self._view.cluster
@@ -81,9 +91,8 @@ class FindCoordinatorApi:
         return _Found(owner, ErrorCode.NONE, None)
 
 
-def _coordinator(key: str, found: _Found, listener: str) -> Any:
-    node = found.node
-    host, port = _NOWHERE if node is None else node.address(listener)
+def _coordinator(key: str, found: _Found) -> Any:
+    node, (host, port) = found.node, found.address
     return _Coordinator(
         key=key, error_code=found.code, error_message=found.reason,
         node_id=-1 if node is None else node.node_id, host=host, port=port,
@@ -105,7 +114,7 @@ def refused(request: Any, version: int, code: ErrorCode) -> Any:
     nothing = _Found(None, code, None)
     if version >= 4:
         return FindCoordinatorResponse(
-            throttle_time_ms=0, coordinators=[_coordinator(key, nothing, "") for key in request.coordinator_keys])
+            throttle_time_ms=0, coordinators=[_coordinator(key, nothing) for key in request.coordinator_keys])
     host, port = _NOWHERE
     return FindCoordinatorResponse(
         throttle_time_ms=0, error_code=code, error_message=None, node_id=-1, host=host, port=port)

@@ -208,7 +208,8 @@ class MetadataApi:
     # --- encoding ---------------------------------------------------------------------------------------------
 
     def _response(self, ctx: RequestContext, request: Any, rights: Rights | None, topics: list[Any]) -> Any:
-        """Lists each node's address on the listener that the client is connected to."""
+        """Lists each node's address on the listener that the client is connected to. A node that cannot be reached
+        there yet is left out: the client takes what it leads as without a leader, and asks again."""
         version = ctx.api_version
         if version >= _OPERATIONS_FROM and request.include_topic_authorized_operations:
             for topic in topics:
@@ -217,9 +218,8 @@ class MetadataApi:
         of_cluster = _OPERATIONS_FROM <= version <= _CLUSTER_OPERATIONS_TO and (
             request.include_cluster_authorized_operations)
         cluster = self._view.cluster
-        listed = [
-            (node, *node.address(ctx.listener))
-            for node in (*client_nodes(self._view), *self._view.departed_coordinators(LISTED_AFTER_S))]
+        known = (*client_nodes(self._view), *self._view.departed_coordinators(LISTED_AFTER_S))
+        listed = [(node, *address) for node in known if (address := self._view.address(node, ctx.listener)) is not None]
         response = MetadataResponse(
             throttle_time_ms=0,
             brokers=[

@@ -1,0 +1,118 @@
+"""`AddressKeeper` and its plan: which addresses clients outside are told."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from hapax.codec.metadata import Keys, OutsideRecord
+from hapax.core.types import NodeId
+from hapax.runtime.cluster import ClusterView
+from hapax.runtime.ports import Compare, Delete, Put, TxnResult
+from hapax_operator.outside import AddressKeeper
+from hapax_operator.plan_outside import ServiceSeen, addresses_condition, plan_outside, service_seen
+from hapax_sim.metadata import MemoryMetadata, MetadataModel
+
+KEYS = Keys("c")
+
+
+def service(node: int, ingress: list[dict[str, Any]] | None = None, port: int = 9095) -> dict[str, Any]:
+    return {"metadata": {"name": f"s-{node}", "labels": {"hapax.dev/outside-node": str(node)}},
+            "spec": {"ports": [{"port": port}]},
+            "status": {"loadBalancer": {} if ingress is None else {"ingress": ingress}}}
+
+
+@pytest.mark.parametrize(("ingress", "host"), [
+    (None, None), ([], None), ([{}], None), ([{"ip": "192.0.2.1"}], "192.0.2.1"),
+    ([{"hostname": "a.example"}], "a.example"), ([{"hostname": "a.example", "ip": "192.0.2.1"}], "a.example"),
+    ([{"ip": "192.0.2.1", "ports": [{"port": 9095, "protocol": "TCP"}]}, {"ip": "192.0.2.2"}], "192.0.2.1"),
+    ([{"ip": "2001:db8::1"}], "2001:db8::1"),
+])
+def test_an_address_is_a_load_balancer_s_name_or_else_its_first_ip(
+    ingress: list[dict[str, Any]] | None, host: str | None
+) -> None:
+    address = None if host is None else (host, 443)
+    assert service_seen(service(7, ingress, 443)) == ServiceSeen(NodeId(7), "s-7", address)
+    assert service_seen({"metadata": {"name": "bootstrap", "labels": {}}, "spec": {"ports": [{"port": 1}]}}) is None
+
+
+def test_an_address_stays_while_the_service_does() -> None:
+    former = OutsideRecord({NodeId(0): ("a", 1), NodeId(1): ("b", 1), NodeId(2): ("c", 1)})
+    seen = [ServiceSeen(NodeId(0), "s-0", None), ServiceSeen(NodeId(1), "s-1", ("new", 2)),
+            ServiceSeen(NodeId(3), "s-3", None)]
+    assert plan_outside(seen, former) == OutsideRecord({NodeId(0): ("a", 1), NodeId(1): ("new", 2)})
+    waits = addresses_condition(seen)
+    assert (waits.status, waits.reason) == ("False", "WaitingForLoadBalancer") and "s-0, s-3" in waits.message
+    assert addresses_condition(seen[1:2]).status == "True"
+    many = addresses_condition([ServiceSeen(NodeId(each), f"s-{each}", None) for each in range(7)])
+    assert many.message.endswith(", and 2 more")
+
+
+class Api:
+    """A watch of Services."""
+
+    def __init__(self, *listed: Mapping[str, Any]) -> None:
+        self._listed = listed
+        self.events: asyncio.Queue[tuple[str, Mapping[str, Any]]] = asyncio.Queue()
+        self.asked: list[tuple[str, str]] = []
+
+    async def follow(self, collection: str, selector: str) -> AsyncIterator[tuple[str, Mapping[str, Any]]]:
+        self.asked.append((collection, selector))
+        yield "LISTED", {"items": list(self._listed)}
+        while True:
+            yield await self.events.get()
+
+
+class Store(MemoryMetadata):
+    """Tells of each attempt to write."""
+
+    def __init__(self, model: MetadataModel) -> None:
+        super().__init__(model)
+        self.tried: asyncio.Queue[bool] = asyncio.Queue()
+
+    async def txn(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> TxnResult:
+        result = await super().txn(compares, writes)
+        self.tried.put_nowait(result.succeeded)
+        return result
+
+
+async def test_what_is_seen_is_written_while_this_operator_leads() -> None:
+    model = MetadataModel()
+    leads = model.txn([], [Put("/leads", b"")]).revision
+    store = Store(model)
+    view = ClusterView(store, "c", random.Random(1))
+    await view.start()
+    api, looks = Api(service(0, [{"ip": "192.0.2.1"}]), service(1)), asyncio.Queue[bool]()
+    made: Any = api
+    keeper = AddressKeeper(
+        view, made, random.Random(1), store, [Compare("/leads", "mod_revision", leads)], "n", "release=r",
+        lambda: looks.put_nowait(True))
+
+    async def told(**addresses: tuple[str, int]) -> None:
+        """`addresses`: by n and the node's id."""
+        wanted = {NodeId(int(name[1:])): address for name, address in addresses.items()}
+        assert await view.wait_for(lambda view: dict(view.outside.nodes) == wanted, 10)
+
+    keeper.start()
+    try:
+        await told(n0=("192.0.2.1", 9095))
+        assert api.asked == [("/api/v1/namespaces/n/services", "hapax.dev/outside-node,release=r")]
+        assert [each.address for each in keeper.services] == [("192.0.2.1", 9095), None] and looks.get_nowait()
+        api.events.put_nowait(("MODIFIED", service(1, [{"hostname": "b.example"}])))
+        await told(n0=("192.0.2.1", 9095), n1=("b.example", 9095))
+        api.events.put_nowait(("MODIFIED", service(0)))  # it stays, which needs no write
+        api.events.put_nowait(("DELETED", service(0)))
+        await told(n1=("b.example", 9095))
+        assert [await store.tried.get() for _ in range(3)] == [True] * 3 and store.tried.empty()
+        model.txn([], [Put("/leads", b"another")])
+        api.events.put_nowait(("MODIFIED", service(1, [{"hostname": "c.example"}])))
+        assert not await asyncio.wait_for(store.tried.get(), 10)
+        kv = model.get(KEYS.outside)
+        assert kv is not None and OutsideRecord.decode(kv.value).nodes == {NodeId(1): ("b.example", 9095)}
+    finally:
+        await keeper.close()
+        await view.close()
