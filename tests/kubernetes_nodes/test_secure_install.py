@@ -177,3 +177,31 @@ def test_it_is_closed_and_the_admin_s_secret_opens_it(closed: Release) -> None:
         assert plain == 0 and (tls == 0 or address.endswith(":9092")), (address, plain, tls)
     said = closed.tools.helm("test", closed.name, "-n", closed.namespace, "--logs")
     assert "were read once" in said
+
+
+def test_each_of_two_releases_acts_on_its_own(closed: Release, release: Release) -> None:
+    """In a namespace of neither, a resource names its cluster."""
+    tools, team = closed.tools, "team-two"
+    tools.kubectl("create", "namespace", team)
+    try:
+        for name in ("open", "shut", "whose"):
+            tools.kubectl("apply", "-f", "-", text=json.dumps({
+                "apiVersion": "hapax.dev/v1alpha1", "kind": "Topic", "metadata": {"name": name, "namespace": team},
+                "spec": {"topicName": f"{team}.{name}", "partitions": 1, "replicationFactor": 1}}))
+            wait = ("-n", team, "wait", f"topic.hapax.dev/{name}", "--timeout=90s")
+            tools.kubectl(*wait, "--for=jsonpath={.status.conditions[0].reason}=ClusterNotNamed")
+        for name, namespace in (("open", release.namespace), ("shut", closed.namespace), ("whose", "nowhere")):
+            tools.kubectl("-n", team, "label", f"topic.hapax.dev/{name}", f"hapax.dev/cluster={namespace}.hapax")
+        for name, namespace in (("open", release.namespace), ("shut", closed.namespace)):
+            tools.kubectl("-n", team, "wait", f"topic.hapax.dev/{name}", "--for=condition=Ready", "--timeout=90s")
+            assert tools.get("topic.hapax.dev", name, "-n", team)["status"]["cluster"] == f"{namespace}.hapax"
+        tools.kubectl("-n", team, "wait", "topic.hapax.dev/whose", "--timeout=90s",
+                      "--for=jsonpath={.status.conditions[0].reason}=ClusterUnknown")
+        program = "import sys; from hapax.client.blocking import Admin; print([each.name for each in Admin({" \
+            "'bootstrap.servers': sys.argv[1]}).list_topics() if each.name.startswith('team-two.')])"
+        found = tools.kubectl("-n", release.namespace, "exec", "hapax-broker-0", "--", "python3", "-c", program,
+                              "localhost:9092")
+        assert found.split() == [f"['{team}.open']"]
+    finally:
+        tools.kubectl("-n", team, "delete", "topics.hapax.dev", "--all", timeout_s=90)
+        tools.kubectl("delete", "namespace", team, timeout_s=120)
