@@ -28,7 +28,7 @@ from scripts.release.parts import Commit, build, export, run, say
 from scripts.release.versions import Refused, of_tags, released, semver, tag
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-IMAGES: Final = ("hapax", "hapax-load", "hapax-spark")
+IMAGES: Final = ("hapax", "hapax-load", "hapax-spark", "hapax-spark-s3")
 CHART: Final = "charts/hapax/Chart.yaml"
 
 

@@ -238,3 +238,31 @@ def pods_have_what_the_values_add(closed: Release) -> None:
                              ("beside", ("ls", "-d", "/data/hapax"))):
         said = closed.tools.kubectl("exec", "hapax-broker-0", "-n", NAMESPACE, "-c", container, "--", *words)
         assert said.split()[-1] in ("UTC", "/more", "/data/hapax")
+
+
+def test_each_of_two_releases_acts_on_its_own(closed: Release, release: Release) -> None:
+    """In a namespace of neither, a resource names its cluster."""
+    tools, team = closed.tools, "team-two"
+    tools.kubectl("create", "namespace", team)
+    try:
+        for name in ("open", "shut", "whose"):
+            tools.kubectl("apply", "-f", "-", text=json.dumps({
+                "apiVersion": "hapax.dev/v1alpha1", "kind": "Topic", "metadata": {"name": name, "namespace": team},
+                "spec": {"topicName": f"{team}.{name}", "partitions": 1, "replicationFactor": 1}}))
+            wait = ("-n", team, "wait", f"topic.hapax.dev/{name}", "--timeout=90s")
+            tools.kubectl(*wait, "--for=jsonpath={.status.conditions[0].reason}=ClusterNotNamed")
+        for name, namespace in (("open", release.namespace), ("shut", closed.namespace), ("whose", "nowhere")):
+            tools.kubectl("-n", team, "label", f"topic.hapax.dev/{name}", f"hapax.dev/cluster={namespace}.hapax")
+        for name, namespace in (("open", release.namespace), ("shut", closed.namespace)):
+            tools.kubectl("-n", team, "wait", f"topic.hapax.dev/{name}", "--for=condition=Ready", "--timeout=90s")
+            assert tools.get("topic.hapax.dev", name, "-n", team)["status"]["cluster"] == f"{namespace}.hapax"
+        tools.kubectl("-n", team, "wait", "topic.hapax.dev/whose", "--timeout=90s",
+                      "--for=jsonpath={.status.conditions[0].reason}=ClusterUnknown")
+        program = "import sys; from hapax.client.blocking import Admin; print([each.name for each in Admin({" \
+            "'bootstrap.servers': sys.argv[1]}).list_topics() if each.name.startswith('team-two.')])"
+        found = tools.kubectl("-n", release.namespace, "exec", "hapax-broker-0", "--", "python3", "-c", program,
+                              "localhost:9092")
+        assert found.split() == [f"['{team}.open']"]
+    finally:
+        tools.kubectl("-n", team, "delete", "topics.hapax.dev", "--all", timeout_s=90)
+        tools.kubectl("delete", "namespace", team, timeout_s=120)
