@@ -217,7 +217,8 @@ def plan(seen: EtcdSeen) -> Plan:
             "PodsMissing", f"{needed} pods are needed until the members of the highest ordinals were removed"))
     if not seen.quorum:
         return _without_quorum(seen)
-    return _foreign(seen) or _removed_data(seen) or _lost(seen) or _learner(seen) or _add(seen) or _shrink(seen) or _rest(seen, needed)
+    return (_foreign(seen) or _removed_data(seen) or _lost(seen) or _learner(seen) or _add(seen) or _shrink(seen)
+            or _rest(seen, needed))
 
 
 def _stored(seen: EtcdSeen) -> set[str]:

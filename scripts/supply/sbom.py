@@ -42,7 +42,9 @@ from scripts.images.requirements import BELOW, IMAGES, LOCK, ROOT
 from scripts.supply.pins import python_pins
 
 OURS: Final = "hapaxlog"
-NAMES: Final = (*IMAGES, "etcd", "wheel")
+MORE_JARS: Final = {"hapax-spark-s3": "hapax-spark"}
+"""Images that add jars, which their folder lists, to another image."""
+NAMES: Final = (*IMAGES, *MORE_JARS, "etcd", "wheel")
 _SPACE: Final = uuid.UUID("2f6f0a4e-5d0b-5c7e-9a37-1f1c6a6a7c11")
 """Names the serial numbers of these files."""
 
@@ -116,6 +118,16 @@ def _jars(folder: Path) -> Iterator[Component]:
                     known = dict(re.findall(r"^(\w+)=(.*?)\s*$", jar.read(name).decode(), re.MULTILINE))
                     group, version = known["groupId"], known["version"]
         yield _library("maven", group, artifact, version)
+
+
+def _listed_jars(folder: Path) -> Iterator[Component]:
+    """The jars of jars.sha256. pom.xml names the groups; modules of one group have one version there."""
+    pom = (folder / "pom.xml").read_text()
+    versions = dict(re.findall(r"<([\w.]+\.version)>(.+?)</", pom))
+    groups = {versions[known]: group for group, known in re.findall(
+        r"<groupId>([^*<]+)</groupId>\s*<artifactId>[^<]+</artifactId>\s*<version>\$\{(.+?)\}</version>", pom)}
+    for artifact, version in re.findall(r"^[0-9a-f]{64}  (.+?)-(\d.*)\.jar$", (folder / "jars.sha256").read_text(), re.M):
+        yield _library("maven", groups.get(version), artifact, version)
 
 
 def _go_modules() -> Iterator[Component]:
@@ -196,6 +208,10 @@ def document(name: str, archive: Path | None = None) -> str:
         bom.register_dependency(bom.metadata.component, [own])
         if "pyspark" in packages:
             _add_jars(bom)
+        if name in MORE_JARS:
+            listed = list(_listed_jars(ROOT / "images" / name))
+            bom.components.update(listed)
+            bom.register_dependency(bom.metadata.component, listed)
         if archive is not None:
             _add_archive(bom, archive, name)
     return _written(bom)
@@ -214,6 +230,7 @@ def _closure(extras: Iterable[str]) -> set[str]:
 
 
 def _locks(image: str) -> list[Path]:
+    image = MORE_JARS.get(image, image)
     below = _locks(BELOW[image]) if image in BELOW else []
     return [*below, ROOT / "images" / image / "requirements.lock"]
 

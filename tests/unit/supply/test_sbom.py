@@ -47,6 +47,9 @@ def test_an_image_consists_of_its_lock_files(name: str, locks: list[str]) -> Non
     assert bool(jars) == (name == "hapax-spark")
     if jars:
         assert len(jars) > 200 and jars["avro"]["group"] == "org.apache.avro"
+        more = components(document("hapax-spark-s3"), "maven")
+        assert len(more) > len(jars) and (more["sts"]["group"], more["hadoop-aws"]["group"]) == (
+            "software.amazon.awssdk", "org.apache.hadoop")
 
 
 def test_etcd_consists_of_the_modules_that_its_server_imports() -> None:
