@@ -126,7 +126,8 @@ def _listed_jars(folder: Path) -> Iterator[Component]:
     versions = dict(re.findall(r"<([\w.]+\.version)>(.+?)</", pom))
     groups = {versions[known]: group for group, known in re.findall(
         r"<groupId>([^*<]+)</groupId>\s*<artifactId>[^<]+</artifactId>\s*<version>\$\{(.+?)\}</version>", pom)}
-    for artifact, version in re.findall(r"^[0-9a-f]{64}  (.+?)-(\d.*)\.jar$", (folder / "jars.sha256").read_text(), re.M):
+    sums = (folder / "jars.sha256").read_text()
+    for artifact, version in re.findall(r"^[0-9a-f]{64}  (.+?)-(\d.*)\.jar$", sums, re.MULTILINE):
         yield _library("maven", groups.get(version), artifact, version)
 
 
