@@ -39,8 +39,8 @@ MUTANTS = (
     ),
     Mutant(
         "etcd is founded before every volume was looked at", PAGE, OPERATOR + "plan_etcd.py",
-        "    for ordinal in range(seen.replicas):\n",
-        "    for ordinal in range(1):\n",
+        "    return [ordinal for ordinal in range(seen.replicas)\n",
+        "    return [ordinal for ordinal in range(1)\n",
         (PLAN,),
     ),
     Mutant(

@@ -27,8 +27,8 @@ MUTANTS = (
     ),
     Mutant(
         "data of a cluster that came back late is discarded as a removed member's", PAGE, ETCD,
-        "    return _foreign(seen) or _removed_data(seen)",
-        "    return _removed_data(seen)",
+        "    return (_foreign(seen) or _removed_data(seen)",
+        "    return (_removed_data(seen)",
         (unit("operator/test_plan_etcd.py"),),
     ),
     Mutant(
