@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from typing import Final
 
 from confluent_kafka import (
@@ -24,7 +25,7 @@ _EVERY_S: Final = 0.02
 PARTITIONS: Final = 3
 
 
-class Client:
+class Client(ABC):
     """Works in a thread until told to stop. `gaps` has each time that passed between two of its successes."""
 
     def __init__(self, name: str, bootstrap: str) -> None:
@@ -65,8 +66,9 @@ class Client:
         except BaseException as error:
             self.failure = error
 
+    @abstractmethod
     def work(self) -> None:
-        raise NotImplementedError
+        """Until `stopping` is set. What it raises is the failure that `end` raises."""
 
 
 class Writer(Client):

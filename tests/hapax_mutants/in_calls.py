@@ -34,6 +34,20 @@ MUTANTS: Final = (
         (unit("runtime/test_rpc.py"),),
     ),
     Mutant(
+        "what a gRPC server says first is lost between two releases", "a channel that waits for it in vain",
+        "runtime/former_server.py",
+        "        outer.other, inner.other = inner, outer\n        try:\n"
+        "            port = int(self._grpc.address.rpartition(\":\")[2])\n"
+        "            async with asyncio.timeout(_CONNECT_S):\n"
+        "                await asyncio.get_running_loop().create_connection(lambda: inner, _INSIDE, port)\n",
+        "        try:\n"
+        "            port = int(self._grpc.address.rpartition(\":\")[2])\n"
+        "            async with asyncio.timeout(_CONNECT_S):\n"
+        "                await asyncio.get_running_loop().create_connection(lambda: inner, _INSIDE, port)\n"
+        "            outer.other, inner.other = inner, outer\n",
+        (unit("runtime/test_rpc_former.py"),),
+    ),
+    Mutant(
         "a change that found no controller is taken for done", "a failure is told", "client/admin.py",
         "            except RpcError:\n                in_doubt = True\n",
         "            except (RpcError, RetriableError):\n                in_doubt = True\n",

@@ -61,6 +61,8 @@ class FormerServer:
 
     async def _connect(self, transport: asyncio.Transport, outer: _Pipe, begin: bytes) -> None:
         inner = _Pipe()
+        # Before it is open: the server speaks first, perhaps before this task goes on.
+        outer.other, inner.other = inner, outer
         try:
             port = int(self._grpc.address.rpartition(":")[2])
             async with asyncio.timeout(_CONNECT_S):
@@ -68,7 +70,6 @@ class FormerServer:
         except BaseException:
             transport.abort()
             raise
-        outer.other, inner.other = inner, outer
         inner.write(begin)
         outer.resume_reading()
         try:

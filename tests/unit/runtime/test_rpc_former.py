@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
+from typing import cast
 
 import pytest
 import uvloop
@@ -16,10 +18,12 @@ from hapax.codec.metadata import NodeRecord
 from hapax.core.types import NodeId, RegistrationEpoch
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2, lease_pb2
 from hapax.runtime.cluster import NodeView
+from hapax.runtime.former_server import FormerServer
 from hapax.runtime.network import TcpNetwork
 from hapax.runtime.ports import RpcError, RpcHandler, RpcPeer, RpcServer
 from hapax.runtime.rpc import RpcIdentity
 from hapax.runtime.rpc_former import STATUSES, former_handlers, former_index, text_field
+from hapax.runtime.rpc_server import GrpcServer
 from hapax.runtime.settings import SettingsError, load
 from unit.runtime.rpc_world import ECHO, FAIL, REFUSE, WHO, Service, failure
 
@@ -165,6 +169,52 @@ def test_a_client_that_is_gone_at_once_leaves_nothing_behind() -> None:
 
     uvloop.run(scenario())
     assert failures == []
+
+
+def test_what_the_grpc_server_says_first_is_passed_on() -> None:
+    """Its settings may be there before the pipe to it is known to be open: without them a client waits in vain."""
+    said, told = b"the server's settings", threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as inside:
+        def speaks_first() -> None:
+            with inside.accept()[0] as accepted:
+                accepted.sendall(said)
+                told.set()
+                while accepted.recv(100):
+                    pass
+
+        class Grpc:
+            address = f"127.0.0.1:{inside.getsockname()[1]}"
+
+            async def start(self, host: str, port: int) -> None: ...
+
+            async def close(self, grace: float) -> None: ...
+
+        async def scenario() -> bytes:
+            loop = asyncio.get_running_loop()
+            server = FormerServer(cast(GrpcServer, Grpc()), {}, "c1")
+            await server.start(TcpNetwork(RpcIdentity("c1", "broker/3")), "127.0.0.1", 0)
+            host, _, port = server.address.rpartition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"PRI ")
+
+            def busy() -> None:  # a loop with other work, so that its turns take long
+                if not told.wait(0.01):
+                    loop.call_soon(busy)
+
+            busy()
+            try:
+                async with asyncio.timeout(10):
+                    return await reader.readexactly(len(said))
+            finally:
+                writer.close()
+                await server.close()
+
+        speaking = threading.Thread(target=speaks_first)
+        speaking.start()
+        try:
+            assert uvloop.run(scenario()) == said
+        finally:
+            speaking.join()
 
 
 def gone_at_once(port: int) -> None:
