@@ -17,6 +17,8 @@ from hapax_kube.tools import Release, Tools
 pytestmark = pytest.mark.timeout(600)
 
 NAMESPACE = "hapax-closed"
+FULL = "log"
+"""The full name of this release, which all its names follow."""
 VALUES = Path(os.environ.get("HAPAX_KUBE_VALUES", Path(__file__).parent / "values.yaml"))
 KEYLESS = """
 import json, socket, ssl, sys
@@ -86,7 +88,7 @@ WITHOUT = """
 from hapax.client import HapaxError
 from hapax.client.blocking import Admin
 try:
-    with Admin({"bootstrap.servers": "hapax:9092", "default.api.timeout.ms": 10000}) as admin:
+    with Admin({"bootstrap.servers": "log:9092", "default.api.timeout.ms": 10000}) as admin:
         print("let in", admin.list_topics())
 except HapaxError as error:
     print("refused")
@@ -103,7 +105,7 @@ def closed(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     for name, replicas in (("broker", 1), ("coordinator", 1), ("pid", 1), ("operator", 1), ("etcd", 1)):
         given.setdefault(name, {})["replicas"] = replicas
     factors = ("transaction.state.log.replication.factor", "offsets.topic.replication.factor")
-    given |= {"settings": dict.fromkeys(factors, 1), "crds": {"install": False}, "fullnameOverride": "hapax"}
+    given |= {"settings": dict.fromkeys(factors, 1), "crds": {"install": False}, "fullnameOverride": FULL}
     given["external"] = {"enabled": True, "type": "LoadBalancer"}
     given["pods"] = {
         "podLabels": {"team": "log"}, "tolerations": [{"key": "log", "operator": "Exists"}],
@@ -188,7 +190,7 @@ def run(release: Release, pod: str, program: str, *words: str) -> str:
 
 def test_it_is_closed_and_the_admin_s_secret_opens_it(closed: Release) -> None:
     client_pod(closed, "without", "")
-    client_pod(closed, "with", "hapax-admin")
+    client_pod(closed, "with", f"{FULL}-admin")
     assert run(closed, "with", WITH_KEY).split() == ["['opened']"]
     assert run(closed, "without", WITHOUT).split() == ["refused"]
     closed.tools.kubectl("create", "serviceaccount", "workloadidentity", "-n", NAMESPACE)
@@ -199,7 +201,7 @@ def test_it_is_closed_and_the_admin_s_secret_opens_it(closed: Release) -> None:
             "wait", f"users.hapax.dev/{name}", "-n", NAMESPACE, "--for=condition=Ready", "--timeout=90s", timeout_s=120)
         client_pod(closed, f"as-{name}", name, "workloadidentity" if login == "WorkloadIdentity" else "default")
         assert run(closed, f"as-{name}", AS_USER).split() == [str(offset), "refused"]
-    audited = closed.tools.kubectl("logs", "-n", NAMESPACE, "hapax-broker-0", "-c", "broker")
+    audited = closed.tools.kubectl("logs", "-n", NAMESPACE, f"{FULL}-broker-0", "-c", "broker")
     assert any(line.startswith("{") and '"event":"refused"' in line for line in audited.splitlines()), "no audit"
     ports = {
         f"{pod['status']['podIP']}:{port['containerPort']}"
@@ -215,28 +217,38 @@ def test_it_is_closed_and_the_admin_s_secret_opens_it(closed: Release) -> None:
         assert plain == 0 and (tls == 0 or address.endswith((":9092", ":9095"))), (address, plain, tls)
     clients_outside_are_told_addresses_of_load_balancers(closed)
     pods_have_what_the_values_add(closed)
+    names_follow_the_release(closed)
     said = closed.tools.helm("test", closed.name, "-n", closed.namespace, "--logs")
     assert "were read once" in said
 
 
 def clients_outside_are_told_addresses_of_load_balancers(closed: Release) -> None:
     """By TLS, so that the certificates must have these addresses."""
-    closed.tools.kubectl("wait", "brokerpool/hapax-broker", "-n", NAMESPACE, "--for=condition=AddressesKnown",
+    closed.tools.kubectl("wait", f"brokerpool/{FULL}-broker", "-n", NAMESPACE, "--for=condition=AddressesKnown",
                          "--timeout=90s", timeout_s=120)
     addresses = give_addresses(closed)
     assert len(addresses) == 3
-    said = run(closed, "with", OUTSIDE, f"{addresses.pop('hapax-external')}:9095")
+    said = run(closed, "with", OUTSIDE, f"{addresses.pop(f'{FULL}-external')}:9095")
     assert said.split() == sorted(f"{each}:9095" for each in addresses.values())
+
+
+def names_follow_the_release(closed: Release) -> None:
+    """Those of what the chart makes, and of what the operator makes of it."""
+    kinds = "services,statefulsets,deployments,pods,poddisruptionbudgets,configmaps,secrets,serviceaccounts,brokerpools"
+    ours = {"default", "kube-root-ca.crt", "with", "without", *(f"{word}{each}" for word in ("", "as-") for each in (
+        "scram", "tls", "workloadidentity"))}
+    found = {each["metadata"]["name"] for each in closed.tools.get(kinds, "-n", NAMESPACE)["items"]}
+    assert not [each for each in found - ours if each != FULL and not each.startswith((f"{FULL}-", "sh.helm."))]
 
 
 def pods_have_what_the_values_add(closed: Release) -> None:
     for role in ("broker", "coordinator", "pid", "operator", "etcd", "etcd-keeper", "certificates"):
         for pod in closed.pods(role):
             assert pod["metadata"]["labels"]["team"] == "log" and pod["spec"]["priorityClassName"].startswith("system-")
-            assert pod["spec"]["serviceAccountName"] == f"hapax-{role}"
+            assert pod["spec"]["serviceAccountName"] == f"{FULL}-{role}"
     for container, words in (("broker", ("printenv", "TZ")), ("broker", ("ls", "-d", "/more")),
                              ("beside", ("ls", "-d", "/data/hapax"))):
-        said = closed.tools.kubectl("exec", "hapax-broker-0", "-n", NAMESPACE, "-c", container, "--", *words)
+        said = closed.tools.kubectl("exec", f"{FULL}-broker-0", "-n", NAMESPACE, "-c", container, "--", *words)
         assert said.split()[-1] in ("UTC", "/more", "/data/hapax")
 
 
@@ -251,11 +263,12 @@ def test_each_of_two_releases_acts_on_its_own(closed: Release, release: Release)
                 "spec": {"topicName": f"{team}.{name}", "partitions": 1, "replicationFactor": 1}}))
             wait = ("-n", team, "wait", f"topic.hapax.dev/{name}", "--timeout=90s")
             tools.kubectl(*wait, "--for=jsonpath={.status.conditions[0].reason}=ClusterNotNamed")
-        for name, namespace in (("open", release.namespace), ("shut", closed.namespace), ("whose", "nowhere")):
-            tools.kubectl("-n", team, "label", f"topic.hapax.dev/{name}", f"hapax.dev/cluster={namespace}.hapax")
-        for name, namespace in (("open", release.namespace), ("shut", closed.namespace)):
+        ours = {"open": f"{release.namespace}.hapax", "shut": f"{closed.namespace}.{FULL}"}
+        for name, cluster in (*ours.items(), ("whose", "nowhere.hapax")):
+            tools.kubectl("-n", team, "label", f"topic.hapax.dev/{name}", f"hapax.dev/cluster={cluster}")
+        for name, cluster in ours.items():
             tools.kubectl("-n", team, "wait", f"topic.hapax.dev/{name}", "--for=condition=Ready", "--timeout=90s")
-            assert tools.get("topic.hapax.dev", name, "-n", team)["status"]["cluster"] == f"{namespace}.hapax"
+            assert tools.get("topic.hapax.dev", name, "-n", team)["status"]["cluster"] == cluster
         tools.kubectl("-n", team, "wait", "topic.hapax.dev/whose", "--timeout=90s",
                       "--for=jsonpath={.status.conditions[0].reason}=ClusterUnknown")
         program = "import sys; from hapax.client.blocking import Admin; print([each.name for each in Admin({" \
