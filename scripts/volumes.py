@@ -30,6 +30,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +106,23 @@ def described(
                  if key in claim["spec"]}}
 
 
+def size_of(quantity: str) -> Decimal:
+    """Bytes."""
+    number = quantity.rstrip("EPTGMKkim")
+    unit = quantity[len(number):]
+    if unit == "m":
+        return Decimal(number) / 1000
+    power = " kMGTPE".index(unit[:1].replace("K", "k") or " ")
+    return Decimal(number) * (1024 if unit.endswith("i") else 1000) ** power
+
+
 def restored_claim(of: Mapping[str, Any], stamp: str) -> dict[str, Any]:
     spec = json.loads(json.dumps(of["spec"]))
     if of.get("snapshot"):
         spec["dataSource"] = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": of["snapshot"]}
         if of.get("restoreSize"):
-            spec["resources"] = {"requests": {"storage": of["restoreSize"]}}
+            asked = spec["resources"]["requests"]["storage"]
+            spec["resources"] = {"requests": {"storage": max(asked, of["restoreSize"], key=size_of)}}
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim",
             "metadata": {"name": of["name"], "labels": of["labels"], "annotations": {LABEL: stamp}}, "spec": spec}
 
@@ -178,9 +190,9 @@ class Kube:
 
 
 def claims_of(kube: Kube, release: str) -> list[Any]:
-    """Of brokers and etcd. The keeper's snapshots of etcd are no part of a backup."""
-    return kube.items("persistentvolumeclaims", "-l",
-                      f"app.kubernetes.io/instance={release},app.kubernetes.io/component!=etcd-keeper")
+    """Of brokers and etcd. The chart makes others itself: snapshots of etcd, and checkpoints of Spark jobs."""
+    return [each for each in kube.items("persistentvolumeclaims", "-l", f"app.kubernetes.io/instance={release}")
+            if (each["metadata"].get("labels") or {}).get("app.kubernetes.io/component") in ("broker", "etcd")]
 
 
 def at_rest(kube: Kube, release: str) -> None:

@@ -232,20 +232,25 @@ class EtcdKeeper:
             return None
         record = await self._api.read(f"{core}/configmaps/{spec.record}")
         pods = (await self._api.listed(f"{core}/pods", spec.selector))["items"]
-        claims = []
-        if not record_of(record).cluster:
-            claims = (await self._api.listed(f"{core}/persistentvolumeclaims", spec.selector))["items"]
+        known = bool(record_of(record).cluster)
+        claims = [] if known else await self._claims()
         wanted, pods_wanted, replicas = wanted_of(stateful_set)
         pods_seen = pods_of(spec.workload, pods, claims)
         # After the pods: what they run as was a member before (EtcdSeen).
         statuses = await self._statuses(range(max(replicas, *(each + 1 for each in pods_seen), 1)))
         members, confirmed = await self._member_list(statuses)
+        if known and not confirmed:  # whose data counts is not known, so every claim does (plan_etcd_volumes)
+            claims = await self._claims()
         ordinals = {ordinal_of(each["metadata"]["name"].removeprefix("data-"), spec.workload) for each in claims}
         return Look(stateful_set, {each["metadata"]["name"]: each for each in pods}, record, EtcdSeen(
             wanted=wanted, pods_wanted=pods_wanted, replicas=replicas, pods=pods_seen,
             claims=frozenset(each for each in ordinals if each is not None), record=record_of(record),
             clusters=frozenset(f"{each.cluster:x}" for each in statuses.values()), quorum=confirmed,
             members=members_of(spec, members, statuses)), statuses)
+
+    async def _claims(self) -> list[Mapping[str, Any]]:
+        path = f"/api/v1/namespaces/{self._spec.namespace}/persistentvolumeclaims"
+        return list((await self._api.listed(path, self._spec.selector))["items"])
 
     async def _statuses(self, ordinals: range) -> dict[int, EtcdStatus]:
         assert self._members is not None
@@ -413,10 +418,13 @@ class EtcdKeeper:
         if workload.paused:
             why = "nothing is changed while hapax.dev/pause is set"
             conditions.append(Condition("Paused", "True", "Annotated", why))
+        needed = max((each.ordinal + 1 for each in seen.members), default=0)
+        if not seen.members and seen.record.cluster:  # none answers: they still need their pods
+            needed = max(seen.replicas, workload.status.get("members", 0))
         notes = [Note("Normal" if planned.step is not None else "Warning", planned.ready.reason, planned.ready.message)]
         await self._reporter.report(workload, {
             "replicas": seen.replicas, "ready": sum(each.ready for each in seen.pods.values()),
-            "members": max((each.ordinal + 1 for each in seen.members), default=0),
+            "members": needed,
             "voters": sum(not each.learner for each in seen.members),
             "volumeSize": size_of(found.stateful_set), "volumesKeptOf": kept,
         }, conditions, [*(notes if planned.step is not None or planned.ready.reason in _SERIOUS else ()), *more],

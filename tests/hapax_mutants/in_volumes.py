@@ -10,6 +10,7 @@ KEEPER = unit("operator/test_volumes.py")
 VOLUMES = "../../operator/hapax_operator/plan_volumes.py"
 PAGE = "docs/kubernetes.md"
 ETCD = "../../operator/hapax_operator/plan_etcd.py"
+ETCD_KEEPER = "../../operator/hapax_operator/etcd_keeper.py"
 ETCD_VOLUMES = "../../operator/hapax_operator/plan_etcd_volumes.py"
 
 MUTANTS = (
@@ -84,6 +85,18 @@ MUTANTS = (
         "    if not seen.members or not seen.quorum:",
         "    if False:",
         (unit("operator/test_plan_etcd_volumes.py"),),
+    ),
+    Mutant(
+        "while no member of etcd answers, pods with its data may go", PAGE, ETCD_KEEPER,
+        "            needed = max(seen.replicas, workload.status.get(\"members\", 0))\n",
+        "            pass\n",
+        (unit("operator/test_etcd_keeper.py"),),
+    ),
+    Mutant(
+        "while no member of etcd answers, claims beyond its pods may go", PAGE, ETCD_KEEPER,
+        "        if known and not confirmed:",
+        "        if False:",
+        (unit("operator/test_etcd_keeper.py"),),
     ),
     Mutant(
         "a write to etcd whose outcome is unknown is made again after a login", PAGE, "runtime/etcd_login.py",

@@ -26,6 +26,9 @@ class Api:
         self.remembered: dict[str, Any] = {
             "metadata": {"resourceVersion": "1", "uid": "r"}, "data": {"cluster": "c"}}
         self.written: list[dict[str, Any]] = []
+        self.known: dict[str, Any] = {}
+        """The Workload's status as it was."""
+        self.claims: list[str] = []
         self.status: dict[str, Any] = {}
 
     async def read(self, path: str) -> Mapping[str, Any] | None:
@@ -33,11 +36,13 @@ class Api:
         if "configmaps" in path:
             return self.remembered
         if "workloads" in path:
-            return {"metadata": metadata}
+            return {"metadata": metadata, "status": self.known}
         return {"metadata": metadata, "spec": {"replicas": 1},
                 "status": {"observedGeneration": 1, "updateRevision": "r"}}
 
     async def listed(self, collection: str, selector: str) -> Mapping[str, Any]:
+        if "persistentvolumeclaims" in collection:
+            return {"items": [{"metadata": {"name": each, "uid": each}} for each in self.claims]}
         return {"items": [{"metadata": {"name": "e-0", "uid": "u0", "labels": {"controller-revision-hash": "r"}},
                            "status": {"conditions": [{"type": "Ready", "status": "True"}]}}]}
 
@@ -46,7 +51,7 @@ class Api:
         return True
 
     async def put_status(self, meta: Any, status: dict[str, Any]) -> None:
-        self.status = status
+        self.status = self.known | status
 
     async def record(self, *_: Any) -> None: ...
 
@@ -54,11 +59,16 @@ class Api:
 class Members:
     def __init__(self) -> None:
         self.alarms_fail = False
+        self.down = False
 
     async def status(self, endpoint: str) -> EtcdStatus:
+        if self.down:
+            raise EtcdRefused("no answer")
         return EtcdStatus(CLUSTER, 10, 10, 5, 100, 100, (), "3.6.16")
 
     async def members(self, endpoint: str, *, confirmed: bool) -> list[EtcdMember]:
+        if self.down:
+            raise EtcdRefused("no answer")
         return [EtcdMember(10, "e-0", ("http://e-0",), False)]
 
     async def alarms(self, endpoint: str) -> list[EtcdAlarm]:
@@ -85,6 +95,22 @@ async def test_members_are_kept_while_alarms_and_snapshots_fail(tmp_path: Path) 
     assert api.written == [{"founder": "", "claim": "", "cluster": "c", "removed": ""}]
     shown = {each["type"]: each["reason"] for each in api.status["conditions"]}
     assert shown["SnapshotTaken"] == "Failed" and shown["Ready"] == "Founding"
+
+
+async def test_while_no_member_answers_no_pod_and_no_claim_of_one_may_go(tmp_path: Path) -> None:
+    """The admission policies read it there: with `members` at 0, the chart could be applied with fewer pods."""
+    api, members = Api(), Members()
+    api.claims = ["data-e-0", "data-e-1", "data-e-2", "data-other-4", "data-e-x"]
+    members.down = True
+    api.known = {"members": 3}
+    await keeper(api, members, tmp_path).look()
+    assert (api.status["members"], api.status["volumesKeptOf"]) == (3, [0, 1, 2])
+    api.known = {}  # it was installed again, next to volumes that were left
+    await keeper(api, members, tmp_path).look()
+    assert (api.status["members"], api.status["volumesKeptOf"]) == (1, [0, 1, 2])
+    api.remembered["data"] = {}
+    await keeper(api, members, tmp_path).look()
+    assert api.status["members"] == 0, "none was ever seen"
 
 
 async def test_parts_of_snapshots_that_were_never_whole_are_deleted(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from scripts.volumes import ZONE, Refused, pod_for, restored_claim, snapshot_class, surplus, zone_of
+from scripts.volumes import ZONE, Refused, claims_of, pod_for, restored_claim, snapshot_class, surplus, zone_of
 
 
 def node(name: str, zone: str = "") -> dict[str, Any]:
@@ -75,6 +75,30 @@ def test_a_restored_claim_asks_for_what_its_snapshot_needs() -> None:
     assert found["spec"]["dataSource"]["name"] == "c-t" and found["metadata"]["labels"] == {"a": "b"}
     assert found["spec"]["resources"] == {"requests": {"storage": "2Gi"}}
     assert of["spec"]["resources"] == {"requests": {"storage": "1Gi"}}
+
+
+@pytest.mark.parametrize(("asked", "needed", "size"), [
+    ("1Gi", "2Gi", "2Gi"), ("3Gi", "2Gi", "3Gi"), ("1Gi", "0", "1Gi"), ("1.5Gi", "1600Mi", "1600Mi"),
+    ("2G", "1953125Ki", "2G"), ("1Gi", "1073741825", "1073741825"),
+])
+def test_a_restored_claim_is_never_smaller_than_the_one_that_was_saved(asked: str, needed: str, size: str) -> None:
+    """A driver that does not say how large a snapshot is has 0."""
+    of = {"name": "c", "labels": {}, "zone": "", "snapshot": "c-t", "restoreSize": needed,
+          "spec": {"resources": {"requests": {"storage": asked}}}}
+    assert restored_claim(of, "t")["spec"]["resources"] == {"requests": {"storage": size}}
+
+
+def test_only_volumes_of_brokers_and_etcd_are_saved() -> None:
+    """The chart makes the others itself, and would refuse to be installed next to one that it has not made."""
+    kept = [{"metadata": {"name": each, "labels": {"app.kubernetes.io/component": each}}} for each in ("broker", "etcd")]
+    others = [{"metadata": {"name": "demo-hapax-spark-checkpoint", "labels": {}}},
+              {"metadata": {"name": "s", "labels": {"app.kubernetes.io/component": "etcd-keeper"}}}]
+
+    class Found:
+        def items(self, *_: str) -> list[Any]:
+            return [*others, *kept]
+
+    assert claims_of(Found(), "demo") == kept  # type: ignore[arg-type]
 
 
 def test_a_pod_is_kept_to_its_volume_s_zone() -> None:
