@@ -90,7 +90,8 @@ def test_a_restored_claim_is_never_smaller_than_the_one_that_was_saved(asked: st
 
 def test_only_volumes_of_brokers_and_etcd_are_saved() -> None:
     """The chart makes the others itself, and would refuse to be installed next to one that it has not made."""
-    kept = [{"metadata": {"name": each, "labels": {"app.kubernetes.io/component": each}}} for each in ("broker", "etcd")]
+    kept = [{"metadata": {"name": each, "labels": {"app.kubernetes.io/component": each}}}
+            for each in ("broker", "etcd")]
     others = [{"metadata": {"name": "demo-hapax-spark-checkpoint", "labels": {}}},
               {"metadata": {"name": "s", "labels": {"app.kubernetes.io/component": "etcd-keeper"}}}]
 
