@@ -81,7 +81,11 @@ def has_everything(pod: dict[str, Any], account: dict[str, Any]) -> None:
     assert {"name": "TZ", "value": "UTC"} in main["env"]
     assert {"name": "extra-volume", "emptyDir": {}} in spec["volumes"]
     assert {"name": "extra-volume", "mountPath": "/more"} in main["volumeMounts"]
-    assert [each["name"] for each in beside] == ["extra-beside"] and spec["initContainers"][0]["name"] == "extra-before"
+    assert spec["initContainers"][0]["name"] == "extra-before"
+    if spec.get("restartPolicy") == "Never":  # it ends when its own container does, not the one beside it
+        assert spec["initContainers"][1] == EXTRAS["sidecars"][0] | {"restartPolicy": "Always"} and not beside
+    else:
+        assert [each["name"] for each in beside] == ["extra-beside"]
     assert account["metadata"]["annotations"] == {"cloud.example/role": "log"}
 
 

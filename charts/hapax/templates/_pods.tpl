@@ -89,6 +89,12 @@ that a StatefulSet adds), repository (the default name of the role's image), apa
 {{- $containers = append $containers $container -}}
 {{- end -}}
 {{- $first := $given.initContainers -}}
+{{- $beside := $given.sidecars -}}
+{{- if eq (default "Always" $spec.restartPolicy) "Never" -}}
+{{- /* A pod that does its work and ends would wait for them without end, unless Kubernetes knows what they are. */ -}}
+{{- range $beside }}{{ $first = append $first (set (deepCopy .) "restartPolicy" "Always") }}{{ end -}}
+{{- $beside = list -}}
+{{- end -}}
 {{- range $spec.initContainers -}}
 {{- $first = append $first (include "hapax.laidOver" (list (include "hapax.container" (dict "root" $root "image" dict) | fromYaml) .) | fromJson) -}}
 {{- end -}}
@@ -117,7 +123,7 @@ that a StatefulSet adds), repository (the default name of the role's image), apa
 {{- with $affinity }}{{ $_ := set $common "affinity" . }}{{ end -}}
 {{- with $spread }}{{ $_ := set $common "topologySpreadConstraints" . }}{{ end -}}
 {{- with $first }}{{ $_ := set $common "initContainers" . }}{{ end -}}
-{{- $_ := set $common "containers" (concat $containers $given.sidecars) -}}
+{{- $_ := set $common "containers" (concat $containers $beside) -}}
 {{- with concat (default list $spec.volumes) $given.extraVolumes }}{{ $_ := set $common "volumes" . }}{{ end -}}
 {{- $metadata := dict "labels" (merge (dict) $labels $given.podLabels) "annotations" (merge (dict) $annotations $given.podAnnotations) -}}
 {{- dict "metadata" $metadata "spec" (include "hapax.laidOver" (list $spec $common) | fromJson) | toYaml -}}
