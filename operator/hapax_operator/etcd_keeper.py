@@ -7,6 +7,7 @@ the API server name the version that was read, and changes of members name ids t
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -117,6 +118,12 @@ class Look(NamedTuple):
     def answering(self) -> list[int]:
         """Ordinals of members that can answer for the cluster: learners cannot."""
         return [each.ordinal for each in self.seen.members if each.healthy and not each.learner]
+
+
+def _stored(folder: Path) -> tuple[list[str], int]:
+    """Names, and the bytes that are free once parts of snapshots are deleted. Raises OSError."""
+    parts = sum(each.stat().st_size for each in folder.glob(PARTS))
+    return [each.name for each in folder.iterdir()], shutil.disk_usage(folder).free + parts
 
 
 class EtcdKeeper:
@@ -281,6 +288,7 @@ class EtcdKeeper:
         client, settled = self._members, planned.settled
         alarms: list[EtcdAlarm] = []
         names: list[str] = []
+        failed_at, free = self._snapshot_failed_at, None
         assert client is not None
         if found.answering:
             try:
@@ -292,13 +300,13 @@ class EtcdKeeper:
         if self._spec.care.snapshot_every_s:
             folder = Path(self._spec.snapshots)
             try:
-                names = await asyncio.to_thread(lambda: [each.name for each in folder.iterdir()])
+                names, free = await asyncio.to_thread(_stored, folder)
             except OSError as error:
                 log.warning("the folder of snapshots cannot be read", error=error)
-                self._snapshot_failed_at = self._now()
+                failed_at = self._now()
         return CareSeen(
             settled, databases_of(found.seen, found.statuses), alarms_of(alarms), snapshots_of(names),
-            self._snapshot_failed_at, self._started_at, current), alarms
+            failed_at, self._started_at, free, current), alarms
 
     # --- apply
 

@@ -8,7 +8,7 @@
    at the next write without. An alarm for damage is shown, and never ended from here.
 4. A snapshot is taken from a member that does not lead, where there is one. The oldest beyond the number to keep go.
    One of a time that is still to come, because a clock was ahead, says nothing about how old the last one is, and goes
-   first.
+   first. So do the oldest but the last one where the volume has no room for a new one.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ class CareSeen:
     """When the last attempt at a snapshot failed, after the last one that did not; 0: none has."""
     started_at: int = 0
     """When this process began. Without any snapshot, one is late from then on."""
+    free_bytes: int | None = None
+    """Of the volume of snapshots; None: not known."""
     current: bool = True
     """Whether the pods are of the described revision, and thus have the described quota."""
 
@@ -118,9 +120,14 @@ def plan_care(care: Care, seen: CareSeen, now: int) -> CarePlan:
         return CarePlan(None, conditions, wait_s)
     step: CareStep | None = _disarm(care, seen) or _defragment(care, seen)
     if step is None and care.snapshot_every_s:
-        surplus = sorted(seen.snapshots, key=lambda each: (each.at <= now, each.at))[: -care.snapshots_kept]
+        oldest_first = sorted(seen.snapshots, key=lambda each: (each.at <= now, each.at))
+        surplus = oldest_first[: -care.snapshots_kept]
         if due <= now:
-            step = TakeSnapshot(min(seen.databases, key=lambda each: (each.leader, each.member)).member)
+            of = min(seen.databases, key=lambda each: (each.leader, each.member))
+            if seen.free_bytes is not None and seen.free_bytes < of.db_bytes and len(oldest_first) > 1:
+                step = Prune((oldest_first[0].name,))
+            else:
+                step = TakeSnapshot(of.member)
         elif surplus:
             step = Prune(tuple(each.name for each in surplus))
     return CarePlan(step, conditions, wait_s)

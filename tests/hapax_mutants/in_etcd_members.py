@@ -103,4 +103,16 @@ MUTANTS = (
         "    if True:\n",
         (CARE,),
     ),
+    Mutant(
+        "snapshots of etcd that fill their volume keep newer ones away", PAGE, OPERATOR + "plan_etcd_care.py",
+        "seen.free_bytes < of.db_bytes and",
+        "False and",
+        (unit("operator/test_etcd_keeper.py"),),
+    ),
+    Mutant(
+        "the last snapshot of etcd goes before there is another one", PAGE, OPERATOR + "plan_etcd_care.py",
+        " and len(oldest_first) > 1:\n",
+        ":\n",
+        (unit("operator/test_etcd_keeper.py"),),
+    ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hapax.runtime import telemetry
 from hapax.runtime.clock import SystemClock
 from hapax.runtime.etcd_members import EtcdAlarm, EtcdMember, EtcdRefused, EtcdStatus
 from hapax_operator.etcd_keeper import EtcdKeeper
-from hapax_operator.etcd_observe import Spec, snapshots_of
+from hapax_operator.etcd_observe import Spec, snapshot_name, snapshots_of
 from hapax_operator.plan_etcd_care import Care
 
 CLUSTER = 0xC
@@ -60,11 +61,12 @@ class Members:
     def __init__(self) -> None:
         self.alarms_fail = False
         self.down = False
+        self.db_bytes = 100
 
     async def status(self, endpoint: str) -> EtcdStatus:
         if self.down:
             raise EtcdRefused("no answer")
-        return EtcdStatus(CLUSTER, 10, 10, 5, 100, 100, (), "3.6.16")
+        return EtcdStatus(CLUSTER, 10, 10, 5, self.db_bytes, self.db_bytes, (), "3.6.16")
 
     async def members(self, endpoint: str, *, confirmed: bool) -> list[EtcdMember]:
         if self.down:
@@ -119,3 +121,28 @@ async def test_parts_of_snapshots_that_were_never_whole_are_deleted(tmp_path: Pa
     await keeper(Api(), Members(), tmp_path).look()
     names = os.listdir(tmp_path)
     assert len(names) == 2 and "mine.part" in names and len(snapshots_of(names)) == 1
+
+
+async def test_the_oldest_snapshots_go_where_there_is_no_room_for_the_next(tmp_path: Path) -> None:
+    """Otherwise no newer one is ever stored."""
+    members = Members()
+    members.db_bytes = 2**62
+    for name in ("etcd-000000000001.db", "etcd-000000000002.db"):
+        (tmp_path / name).write_bytes(b"data")
+    kept = keeper(Api(), members, tmp_path)
+    await kept.look()
+    assert os.listdir(tmp_path) == ["etcd-000000000002.db"]
+    await kept.look()
+    names = sorted(os.listdir(tmp_path))
+    assert len(names) == 2 and names[0] == "etcd-000000000002.db", "the last one stays until there is another"
+
+
+async def test_a_folder_that_could_not_be_read_once_is_no_failed_snapshot(tmp_path: Path) -> None:
+    api, folder = Api(), tmp_path / "later"
+    kept = keeper(api, Members(), folder)
+    await kept.look()
+    assert {each["type"]: each["reason"] for each in api.status["conditions"]}["SnapshotTaken"] == "Failed"
+    folder.mkdir()
+    (folder / snapshot_name(int(time.time()) - 5)).write_bytes(b"data")
+    await kept.look()
+    assert {each["type"]: each["reason"] for each in api.status["conditions"]}["SnapshotTaken"] == "OnSchedule"
