@@ -9,6 +9,7 @@ name.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Mapping
@@ -30,6 +31,7 @@ _TIMEOUT_S: Final = 10.0
 _WATCH_S: Final = 300
 _SILENT_S: Final = 90.0
 """A watch is sent a bookmark every minute, so one that is silent for longer is dead."""
+_SHORT_S: Final = 2.0
 _CONNECTIONS: Final = 100
 _TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _JSON: Final = "application/json"
@@ -51,6 +53,7 @@ class KubeRefused(Exception):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{code}: {message}")
         self.code = code
+        self.message = message
 
 
 class NoApiServer(Exception):
@@ -143,18 +146,21 @@ class KubeApi:
 
     async def follow(self, collection: str, selector: str) -> AsyncIterator[tuple[str, Mapping[str, Any]]]:
         """The collection's objects with these labels: first ("LISTED", the list), then (kind of event, object) for each
-        change. Ends when the API server ends the watch. Raises KubeUnavailable, KubeRefused."""
+        change. Ends when the API server ends the watch. Raises KubeUnavailable, KubeRefused; the former also if the
+        watch ends at once and tells nothing, so that the caller waits before it lists again."""
         found = await self.listed(collection, selector)
         yield "LISTED", found
         query = {
             "allowWatchBookmarks": "true", "labelSelector": selector, "timeoutSeconds": str(_WATCH_S),
             "resourceVersion": found["metadata"]["resourceVersion"]}
+        began, told = asyncio.get_running_loop().time(), False
         try:
             async with Watch() as watch:
                 async for event in watch.stream(
                     self._watched, f"{collection}?{urlencode({'watch': 'true', **query})}", timeout_seconds=_WATCH_S
                 ):
                     if event["type"] != "BOOKMARK":
+                        told = True
                         yield event["type"], event["object"]
         except ApiException as error:  # for example because the version is too old: list again
             raise KubeUnavailable(f"the watch of {collection} was answered {error.status}") from error
@@ -162,6 +168,8 @@ class KubeApi:
             raise
         except Exception as error:  # the client has no type of its own for a line that is no event
             raise KubeUnavailable(f"the watch of {collection} ended: {error!r}") from error
+        if not told and asyncio.get_running_loop().time() - began < _SHORT_S:
+            raise KubeUnavailable(f"the watch of {collection} ended at once")
 
     async def _watched(self, path: str, **_: Any) -> aiohttp.ClientResponse:
         """What `Watch` reads."""

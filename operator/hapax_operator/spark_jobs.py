@@ -23,7 +23,7 @@ from hapax_operator.resources import (
     version_of,
 )
 from hapax_operator.spark_resource import same_job
-from hapax_operator.spark_runs import SparkRuns, SparkView
+from hapax_operator.spark_runs import PodsForbidden, SparkRuns, SparkView
 from hapax_operator.spark_work import (
     HINDRANCES,
     JOB,
@@ -128,6 +128,8 @@ class SparkJobs:
             return JobLook(_AGAIN_S if late is not None else None)
         try:
             view = await self._runs.look(work, "" if producer is None else self._calls.conflict(producer))
+        except PodsForbidden as error:
+            view = _refused(work, error)
         except KubeRefused as error:
             view, refused = _refused(work, error), error
         known = self._resources.get(ref)
@@ -166,7 +168,8 @@ class SparkJobs:
     async def look_at_section(
         self, producer: ProducerResource, conflict: str
     ) -> tuple[SparkView | None, KubeRefused | None]:
-        """None if it has no job. A refusal of the API server is shown in the status, and then raised by the caller."""
+        """None if it has no job. A refusal of the API server is shown in the status, and then raised by the caller.
+        That pods may not be listed is no error, but how the chart was installed: it is only shown."""
         if not producer.has_runs:
             return None, None
         work = of_section(producer)
@@ -175,6 +178,8 @@ class SparkJobs:
             if await self._has_heir(producer) or (wanted and await self._carried_over(producer)):
                 return SparkView((), None, 0.0), None
             return await self._runs.look(work, conflict), None
+        except PodsForbidden as refused:
+            return _refused(work, refused), None
         except KubeRefused as refused:
             return _refused(work, refused), refused
 

@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -44,7 +45,14 @@ log = telemetry.logger("spark")
 _ROUNDS: Final = 20
 """Maximum number of steps in one look: finalizer, record, fence, pod, record, gate, and conflicting writes."""
 _AGAIN_S: Final = 2.0
+_FORBIDDEN: Final = 403
+_REFUSED_S: Final = 60.0
+"""Until a watch is tried again that this operator may not have: the right is given by a person, if at all."""
 _ENDED_KEPT: Final = 1000
+
+
+class PodsForbidden(KubeRefused):
+    """The operator may not list the pods of a namespace."""
 
 
 class ReconcilerCalls(NamedTuple):
@@ -92,6 +100,10 @@ class SparkRuns:
         self._ended: OrderedDict[str, PodSeen] = OrderedDict()
         """Pods whose end was observed, by uid: a pod may be gone before its end is recorded."""
         self._refs: dict[tuple[str, str], set[Ref]] = {}
+        self._may_list: dict[str, asyncio.Event] = {}
+        """By namespace: set when its pods could be listed, so that a refused watch is tried again at once."""
+        self._forbidden: dict[str, tuple[float, PodsForbidden]] = {}
+        """By namespace: until when (of the loop) its pods are not asked for again, and the answer to the last try."""
 
     async def close(self) -> None:
         await supervision.end(*self._watches.values())
@@ -102,10 +114,23 @@ class SparkRuns:
             refs.discard(ref)
             if not refs:
                 del self._refs[key]
+        if all(namespace != ref.namespace for namespace, _ in self._refs):
+            self._leave(ref.namespace)
         self._progress.forget(RunRecord.decode(record).uid)
 
+    def _leave(self, namespace: str) -> None:
+        """No job is left in it: it may be gone, and the rights there with it."""
+        watch = self._watches.pop(namespace, None)
+        if watch is not None:
+            watch.cancel()
+        self._may_list.pop(namespace, None)
+        self._forbidden.pop(namespace, None)
+        for key in [each for each in self._pods if each[0] == namespace]:
+            del self._pods[key]
+
     async def look(self, work: SparkWork, conflict: str) -> SparkView:
-        """Takes all steps that are due. Raises KubeUnavailable, KubeRefused, HapaxError."""
+        """Takes all steps that are due. Raises KubeUnavailable, KubeRefused, HapaxError; PodsForbidden without a
+        request, if the last try was less than a minute ago."""
         ref, key = work.meta.ref, _key(work)
         if ref.namespace not in self._watches:
             self._watches[ref.namespace] = supervision.keep(
@@ -115,6 +140,9 @@ class SparkRuns:
         for _ in range(_ROUNDS):
             if planned.step is None:
                 break
+            until, refused = self._forbidden.get(ref.namespace, (0.0, None))
+            if refused is not None and asyncio.get_running_loop().time() < until:
+                raise refused
             current = await self._reconciler.refresh(ref)
             if current is None or current.meta.uid != work.meta.uid:
                 return SparkView((), None, 0.0)
@@ -203,7 +231,17 @@ class SparkRuns:
         namespace, identity = key
         if not identity:
             return []
-        found = await self._api.listed(f"/api/v1/namespaces/{namespace}/pods", f"{IDENTITY}={identity}")
+        try:
+            found = await self._api.listed(f"/api/v1/namespaces/{namespace}/pods", f"{IDENTITY}={identity}")
+        except KubeRefused as error:
+            if error.code != _FORBIDDEN:
+                raise
+            refused = PodsForbidden(error.code, error.message)
+            self._forbidden[namespace] = (asyncio.get_running_loop().time() + _REFUSED_S, refused)
+            raise refused from None
+        self._forbidden.pop(namespace, None)
+        if namespace in self._may_list:
+            self._may_list[namespace].set()
         pods = [pod_seen(each) for each in found["items"]]
         self._pods[key] = {each.uid: each for each in pods}
         if not pods:
@@ -211,14 +249,26 @@ class SparkRuns:
         return pods
 
     async def _watch(self, namespace: str) -> None:
+        told = ""
         while True:
+            wait_s, may = _AGAIN_S, self._may_list.setdefault(namespace, asyncio.Event())
+            may.clear()
             try:
                 async for kind, found in self._api.follow(f"/api/v1/namespaces/{namespace}/pods", IDENTITY):
+                    told = ""
                     self._event(namespace, kind, found)
                 continue
             except (KubeUnavailable, KubeRefused) as error:
-                log.warning("the watch of pods ended, trying again", error=error)
-            await asyncio.sleep(_AGAIN_S)
+                if not isinstance(error, KubeRefused) or error.code != _FORBIDDEN:
+                    log.warning("the watch of pods ended, trying again", error=error)
+                elif str(error) != told:
+                    told, wait_s = str(error), _REFUSED_S
+                    log.warning("the pods of Spark jobs may not be watched", namespace=namespace, error=error)
+                else:
+                    wait_s = _REFUSED_S
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await (may.wait() if told else asyncio.sleep(wait_s))
 
     def _event(self, namespace: str, kind: str, found: Mapping[str, Any]) -> None:
         if kind == "LISTED":

@@ -73,6 +73,18 @@ async def test_a_watch_that_ends_ends_the_iteration() -> None:
             assert [kind async for kind, _ in api.follow(PODS, "a=b")] == ["LISTED", "MODIFIED"]
 
 
+async def test_a_watch_that_ends_at_once_is_no_reason_to_list_at_once() -> None:
+    """Such as behind a proxy that closes connections: what follows a watch would list without a pause."""
+    mark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}
+    for body in ("", json.dumps(mark) + "\n"):
+        async with served(lambda _, body=body: status(200, body)) as api:  # type: ignore[misc]
+            seen = []
+            with pytest.raises(KubeUnavailable, match="at once"):
+                async for kind, _ in api.follow(PODS, "a=b"):
+                    seen.append(kind)
+            assert seen == ["LISTED"]
+
+
 @pytest.mark.parametrize(("code", "body", "error"), [
     (429, "Too many requests\n", KubeUnavailable), (503, "<html>\n", KubeUnavailable),
     (200, "<html>\n", KubeUnavailable), (409, {"message": "another version"}, KubeRefused),
