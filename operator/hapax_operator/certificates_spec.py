@@ -52,13 +52,16 @@ class SecretSpec:
     tokens: bool = False
     """Whether it has the API server's keys for tokens of service accounts."""
 
-    def holder(self, replicas: Mapping[str, int], outside: Mapping[int, frozenset[str]]) -> Holder:
-        """`replicas`: of StatefulSets, by name. `outside`: node -> the addresses of its load balancers."""
+    def holder(
+        self, replicas: Mapping[str, int], outside: Mapping[int, frozenset[str]], bootstrap: frozenset[str]
+    ) -> Holder:
+        """`replicas`: of StatefulSets, by name. `outside`: node -> the addresses of its load balancers. `bootstrap`:
+        that of the one which leads to any node."""
         count = max(self.count, replicas.get(self.workload, 0) + self.spare) if self.workload else self.count
         leaves = self.leaves
         if self.count:
             leaves = tuple(
-                _numbered(leaf, node_id, outside.get(node_id, frozenset()))
+                _numbered(leaf, node_id, outside.get(node_id, frozenset()) | bootstrap)
                 for node_id in range(self.first, self.first + count) for leaf in self.leaves)
         return Holder(self.name, leaves, self.user, self.early, self.tokens)
 
@@ -113,10 +116,11 @@ class Spec:
         """`addresses`: of load balancers, by Service; those that have none yet are missing."""
         addresses = addresses or {}
         outside = {
-            node: frozenset(filter(None, (addresses.get(service), addresses.get(self.outside_bootstrap))))
-            for node, service in self.outside.items()}
+            node: frozenset({addresses[service]}) for node, service in self.outside.items() if service in addresses}
+        # It also leads to nodes that have no Service of their own, such as brokers that a person has added.
+        bootstrap = frozenset(filter(None, (addresses.get(self.outside_bootstrap),)))
         # The chart asks cert-manager for as many as the file says.
-        return [each.holder({} if self.cert_manager else replicas, outside) for each in self.secrets]
+        return [each.holder({} if self.cert_manager else replicas, outside, bootstrap) for each in self.secrets]
 
 
 def offer_name(holder: str, leaf: str) -> str:

@@ -63,6 +63,8 @@ def brokers_seen(view: ClusterView) -> BrokersSeen:
     return BrokersSeen(
         partitions=partitions, held=held, removing=removing, live=frozenset(live),
         draining=frozenset(view.draining()), drained_by_pool=frozenset(view.drained_by(DRAINED_BY)),
+        untold=frozenset(
+            node.node_id for node in (*live.values(), *view.nodes("coordinator")) if view.untold(node)),
         racks={node_id: node.record.rack for node_id, node in live.items()},
         fit={node_id: node.record.rack for node_id, node in live.items()
              if node.rank == FIT and view.silent.get(node_id) != node.registration})

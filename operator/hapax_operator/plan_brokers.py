@@ -66,6 +66,8 @@ class BrokersSeen:
     """As `plan_racks.RacksPlan.unknown`; None: racks are not asked for."""
     outside: Sequence[ServiceSeen] | None = None
     """The Services that lead clients outside to nodes. None: they are not looked for."""
+    untold: frozenset[int] = frozenset()
+    """Live nodes of any role that wait for an address that clients outside are told."""
     draining: frozenset[int] = frozenset()
     drained_by_pool: frozenset[int] = frozenset()
     """Those of them that a BrokerPool drains, this one or one that is gone."""
@@ -136,7 +138,7 @@ def plan(pool: PoolResource, workload: StatefulSetSeen, seen: BrokersSeen) -> Po
     if seen.rackless is not None:
         more += (racks_condition(seen.rackless, seen.racks),)
     if seen.outside is not None:
-        more += (addresses_condition(seen.outside),)
+        more += (addresses_condition(seen.outside, seen.untold),)
     if pool.meta.paused:
         state = Condition("Ready", "Unknown", "Paused", "the annotation hapax.dev/pause is set, so nothing is changed")
         paused = Condition("Paused", "True", "Annotated", state.message)

@@ -6,7 +6,7 @@ gone, and without an address clients would lose the node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from hapax.codec.metadata import OutsideRecord
@@ -44,20 +44,35 @@ def address_of(body: Mapping[str, Any]) -> str:
 
 
 def plan_outside(services: Iterable[ServiceSeen], former: OutsideRecord) -> OutsideRecord:
-    nodes = {}
-    for each in services:
+    """Of several Services of one node, the first by name that has an address counts."""
+    nodes: dict[NodeId, tuple[str, int]] = {}
+    named = sorted(services, key=lambda each: (each.address is None, each.name))
+    for each in named:
         address = each.address or former.nodes.get(each.node)
         if address is not None:
-            nodes[each.node] = address
+            nodes.setdefault(each.node, address)
     return OutsideRecord(nodes)
 
 
-def addresses_condition(services: Iterable[ServiceSeen]) -> Condition:
+def addresses_condition(services: Iterable[ServiceSeen], untold: Collection[int] = ()) -> Condition:
+    """`untold`: the live nodes of which clients outside are told no address."""
+    services = list(services)
     waits = sorted(each.name for each in services if each.address is None)
-    if not waits:
+    bare = sorted(set(untold) - {int(each.node) for each in services})
+    if not waits and not bare:
         return Condition("AddressesKnown", "True", "Balanced", "clients outside are told an address of each node")
-    more = f", and {len(waits) - _NAMED} more" if len(waits) > _NAMED else ""
+    phrases = []
+    if bare:
+        phrases.append(f"no Service leads clients outside to these nodes, which the values do not count:"
+                       f" {_some(map(str, bare))}")
+    if waits:
+        phrases.append(f"these Services have no address, so that clients outside are led to their nodes only by"
+                       f" a former one: {_some(waits)}")
     return Condition(
-        "AddressesKnown", "False", "WaitingForLoadBalancer",
-        f"these Services have no address yet, so that clients outside are not led to their nodes:"
-        f" {', '.join(waits[:_NAMED])}{more}")
+        "AddressesKnown", "False", "NoService" if bare else "WaitingForLoadBalancer", "; ".join(phrases))
+
+
+def _some(names: Iterable[str]) -> str:
+    found = list(names)
+    more = f", and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return f"{', '.join(found[:_NAMED])}{more}"

@@ -86,4 +86,16 @@ MUTANTS = (
         "each.address",
         (unit("operator/test_outside.py"),),
     ),
+    Mutant(
+        "a node that no service leads to is not named", OUTSIDE, OPERATOR + "plan_outside.py",
+        "    bare = sorted(set(untold) - {int(each.node) for each in services})\n",
+        "    bare: list[int] = []\n",
+        (unit("operator/test_outside.py"),),
+    ),
+    Mutant(
+        "a node's second service hides the address of the first", OUTSIDE, OPERATOR + "plan_outside.py",
+        "            nodes.setdefault(each.node, address)\n",
+        "            nodes[each.node] = address\n",
+        (unit("operator/test_outside.py"),),
+    ),
 )

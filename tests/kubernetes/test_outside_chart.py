@@ -98,6 +98,36 @@ def test_bootstrap_may_have_the_only_load_balancer(render: Render) -> None:
     assert one["demo-hapax-external"]["metadata"]["annotations"] == {"cloud": "x"}
 
 
+@pytest.mark.parametrize("values", [INGRESS, BALANCED[:2]])
+def test_brokers_that_are_to_be_removed_are_reached_until_they_are(
+    kube_api: KubeApi, namespace: Namespace, helm: Helm, render: Render, tmp_path: Path, values: tuple[str, ...]
+) -> None:
+    """They serve until they are empty. And those that a person has added by the BrokerPool are reached too."""
+    (live,) = (each for each in render(namespace=namespace.name)
+               if (each["kind"], each["metadata"]["name"]) == ("StatefulSet", "demo-hapax-broker"))
+    live["spec"]["replicas"] = 5
+    live["metadata"]["annotations"] |= {
+        "meta.helm.sh/release-name": "demo", "meta.helm.sh/release-namespace": namespace.name}
+    path = tmp_path / "live.yaml"
+    path.write_text(yaml.safe_dump(live))
+    assert kube_api.kubectl("apply", "-f", str(path)).returncode == 0
+    done = helm("template", "demo", str(CHART), "--namespace", namespace.name, "--dry-run=server", "--set",
+                "crds.install=false", "--kubeconfig", str(kube_api.kubeconfig),
+                *(word for each in values for word in ("--set-json", each)))
+    objects = [each for each in yaml.safe_load_all(done.stdout) if each]
+    wanted = {f"demo-hapax-{node}-external" for node in (*NODES, "broker-3", "broker-4")}
+    services = by_name(objects, "Service")
+    assert {each for each in services if each.endswith("-external")} == {*wanted, "demo-hapax-external"}, done.stderr
+    if values == INGRESS:
+        assert wanted < by_name(objects, "Ingress").keys()
+    if values == BALANCED[:2]:
+        spec = parse_spec(by_name(objects, "ConfigMap")["demo-hapax-certificates"]["data"]["spec.json"])
+        assert {*spec.services} == {*wanted, "demo-hapax-external"}
+        (rule,) = (each for each in by_name(objects, "Role")["demo-hapax-certificates"]["rules"]
+                   if each["resources"] == ["services"])
+        assert {*rule["resourceNames"]} == {*spec.services}
+
+
 def test_without_a_name_nodes_are_told_where_their_load_balancers_are(render: Render, helm: Helm) -> None:
     """By the operator, which may read Services for it, and so may the keeper of certificates those of the nodes."""
     found = ("external.enabled=true", 'external.type="LoadBalancer"')
@@ -142,6 +172,8 @@ def test_certificates_follow_the_addresses_of_load_balancers(render: Render) -> 
              "demo-hapax-broker-2-external": "192.0.2.2"}
     assert names(1, known) == plain | {"boot.example", "192.0.2.1"}
     assert names(0, known) - {"boot.example"} == names(0, {}), "another node's is not its own"
+    # A broker beyond the values has no load balancer of its own, but that of bootstrap leads to it too.
+    assert names(5, known) - names(5, {}) == {"boot.example"}
 
 
 def test_certificates_have_the_names_that_clients_ask_for(render: Render) -> None:

@@ -41,6 +41,19 @@ role, id and pod, which may be placeholders themselves.
 {{- if and $external.enabled (eq $external.type "LoadBalancer") $external.perNode (not $external.domain) (not $external.hostTemplate) }}true{{ end -}}
 {{- end -}}
 
+{{/*
+For how many nodes of a role there are services: root, role. Brokers that are to be removed serve until they are empty,
+and a person may have added some by the BrokerPool: it is the live number if that is higher.
+*/}}
+{{- define "hapax.outsideCount" -}}
+{{- $count := int (index .root.Values .role).replicas -}}
+{{- if eq .role "broker" -}}
+{{- $live := lookup "apps/v1" "StatefulSet" .root.Release.Namespace (printf "%s-broker" (include "hapax.fullname" .root)) -}}
+{{- $count = max $count (int (dig "spec" "replicas" 0 ($live | default dict))) -}}
+{{- end -}}
+{{ $count }}
+{{- end -}}
+
 {{/* The address that a pod advertises to clients outside: root, role. */}}
 {{- define "hapax.outside" -}}
 {{- $external := .root.Values.external -}}

@@ -172,7 +172,7 @@ and id; a role's Secret has those of all its nodes, since a volume's name cannot
 {{- if include "hapax.outsideFound" . -}}
 {{- $nodes := dict -}}
 {{- range $role, $first := dict "broker" 0 "coordinator" 100 -}}
-{{- range $ordinal := until (int (index $.Values $role).replicas) -}}
+{{- range $ordinal := until (include "hapax.outsideCount" (dict "root" $ "role" $role) | int) -}}
 {{- $_ := set $nodes (add $ordinal $first | toString) (printf "%s-%s-%d-external" $name $role (add $ordinal $first)) -}}
 {{- end -}}
 {{- end -}}

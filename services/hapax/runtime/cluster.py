@@ -359,6 +359,11 @@ class ClusterView:
         host, port = node.address(listener)
         return self.outside.nodes.get(node.node_id) if host == OUTSIDE_HOST else (host, port)
 
+    def untold(self, node: NodeView) -> bool:
+        """Whether clients outside are told no address of a node that waits for one."""
+        return node.node_id not in self.outside.nodes and any(
+            host == OUTSIDE_HOST for _, host, _ in node.record.listeners)
+
     def shard_owner(self, kind: ShardKind, shard: int) -> NodeView | None:
         """The live coordinator that owns the shard. None: COORDINATOR_NOT_AVAILABLE."""
         assigned = self._shards[kind].get(ShardId(shard))

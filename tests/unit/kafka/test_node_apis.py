@@ -191,6 +191,8 @@ def test_a_node_is_told_outside_once_its_load_balancer_has_an_address() -> None:
             await node.view.reached(result.revision, 10)
             addresses = {int(each): f"{host}:{port}" for each, (host, port) in nodes.items()}
             coordinator = (0, "b.example:443") if NodeId(100) in nodes else unreachable
+            untold = {each.node_id for each in node.view.nodes() if node.view.untold(each)}
+            assert untold == {0, 1, 100} - nodes.keys()
             assert await told("EXTERNAL") == (addresses, addresses, coordinator)
             assert await told("PLAINTEXT") == inside
         result = world.model.txn([], [Delete(KEYS.outside)])

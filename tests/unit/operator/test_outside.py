@@ -48,8 +48,20 @@ def test_an_address_stays_while_the_service_does() -> None:
     waits = addresses_condition(seen)
     assert (waits.status, waits.reason) == ("False", "WaitingForLoadBalancer") and "s-0, s-3" in waits.message
     assert addresses_condition(seen[1:2]).status == "True"
+    bare = addresses_condition(seen[1:2], {1, 4})
+    assert (bare.status, bare.reason) == ("False", "NoService") and bare.message.endswith(": 4")
+    assert addresses_condition(seen[1:3], {3}).reason == "WaitingForLoadBalancer"
     many = addresses_condition([ServiceSeen(NodeId(each), f"s-{each}", None) for each in range(7)])
     assert many.message.endswith(", and 2 more")
+
+
+def test_of_several_services_of_a_node_one_that_has_an_address_counts() -> None:
+    """A person may have made another one with the same label."""
+    former = OutsideRecord({NodeId(0): ("former", 1)})
+    seen = [ServiceSeen(NodeId(0), "a", None), ServiceSeen(NodeId(0), "b", ("new", 2)),
+            ServiceSeen(NodeId(0), "c", None)]
+    for services in (seen, seen[::-1]):
+        assert plan_outside(services, former) == OutsideRecord({NodeId(0): ("new", 2)})
 
 
 class Api:
