@@ -405,6 +405,11 @@ def restore(kube: Kube, release: str, image: str, folder: Path) -> None:
         if each["zone"] and each["zone"] not in zones:
             say(f"{each['name']} was in zone {each['zone']}, which this cluster has not: it goes anywhere")
             each["zone"] = ""
+    # Of volumes that are gone. It may call a member of these ones removed, whose pod would then wait without end.
+    for each in kube.items("configmaps", "-l",
+                           f"app.kubernetes.io/instance={release},app.kubernetes.io/component=etcd"):
+        say(f"the record of etcd's former members, {each['metadata']['name']}, is deleted")
+        kube.run("delete", "configmap", each["metadata"]["name"], "--ignore-not-found")
     imported = [body for each in backup["claims"] if each.get("snapshot")
                 for body in imports(kube, each, source.name, release)]
     if imported:
