@@ -12,7 +12,8 @@ an archive in that folder, by a pod of its own, which runs where the volume can 
 release may start again. `finish` waits until all snapshots can be used, records their handles, and removes all but the
 newest N backups of the release in FOLDER, with their snapshots.
 
-`restore` takes FOLDER, or the newest finished backup in it, into a namespace without volumes of the release.
+`restore` takes FOLDER, or the newest finished backup in it, into a namespace without volumes of the release. If FOLDER
+has backups of releases of this name in several namespaces, one of them must be given.
 
 `restore-etcd` is for a release that has lost all volumes of etcd: it puts a snapshot that the keeper has taken (by
 default the newest) on the empty volume of the first pod, and tells the keeper the id of the restored cluster.
@@ -260,7 +261,8 @@ def save(kube: Kube, release: str, image: str, folder: Path, snapshots: str, wis
     volumes = {each["metadata"]["name"]: each for each in kube.items("persistentvolumes")}
     classes = snapshot_classes(kube) if snapshots == "auto" else []
     stamp = datetime.now(UTC).strftime("%Y%m%dt%H%M%Sz")
-    backup: dict[str, Any] = {"version": VERSION, "release": release, "finished": False, "claims": []}
+    backup: dict[str, Any] = {
+        "version": VERSION, "release": release, "namespace": kube.namespace, "finished": False, "claims": []}
     for claim in claims:
         volume = volumes[claim["spec"]["volumeName"]]
         found = described(claim, volume, nodes)
@@ -332,7 +334,7 @@ def write(folder: Path, backup: Mapping[str, Any]) -> None:
 
 
 def finish(kube: Kube, release: str, folder: Path, keep: int) -> None:
-    into = folder if (folder / "backup.json").exists() else newest(folder, release, "cut")
+    into = folder if (folder / "backup.json").exists() else newest(folder, release, "cut", kube.namespace)
     backup = read(into, release)
     if not backup.get("cut"):
         raise Refused(f"{into} was never whole: take another one")
@@ -349,7 +351,7 @@ def finish(kube: Kube, release: str, folder: Path, keep: int) -> None:
     write(into, backup)
     say(f"{into} is finished")
     if keep:
-        for name in surplus(backups(into.parent, release), keep):
+        for name in surplus(backups(into.parent, release, kube.namespace), keep):
             if any("snapshot" in each for each in read(into.parent / name, release)["claims"]):
                 remove_snapshots(kube, f"{LABEL}={name},{OWNER}={release}")
             shutil.rmtree(into.parent / name)
@@ -364,22 +366,28 @@ def remove_snapshots(kube: Kube, selector: str) -> None:
         kube.run("delete", SNAPSHOTS, each["metadata"]["name"], "--ignore-not-found")
 
 
-def backups(folder: Path, release: str) -> dict[str, bool]:
-    """Names of the release's backups in a folder, and whether they are finished."""
+def backups(folder: Path, release: str, namespace: str = "") -> dict[str, bool]:
+    """Names of the backups in a folder, and whether they are finished: of the release in this namespace, or of all that
+    have its name."""
     found = {}
     for path in sorted(folder.glob("*/backup.json")):
         body = json.loads(path.read_text())
-        if body.get("release") == release:
+        if body.get("release") == release and (not namespace or body.get("namespace", namespace) == namespace):
             found[path.parent.name] = bool(body.get("finished"))
     return found
 
 
-def newest(folder: Path, release: str, field: str) -> Path:
-    """Raises Refused."""
-    for name in sorted(backups(folder, release), reverse=True):
-        if read(folder / name, release).get(field):
-            return folder / name
-    raise Refused(f"{folder} has no backup of {release} that is {field}")
+def newest(folder: Path, release: str, field: str, namespace: str = "") -> Path:
+    """Raises Refused, also if it could be of either of two releases."""
+    known = {name: read(folder / name, release) for name in backups(folder, release, namespace)}
+    found = {name: body for name, body in known.items() if body.get(field)}
+    namespaces = sorted({body.get("namespace", "") for body in found.values()})
+    if len(namespaces) > 1:
+        raise Refused(f"{folder} has backups of {release} in several namespaces, {', '.join(namespaces)}: name one "
+                      "by its folder")
+    if not found:
+        raise Refused(f"{folder} has no backup of {release} that is {field}")
+    return folder / max(found)
 
 
 def read(folder: Path, release: str) -> dict[str, Any]:

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.volumes import ZONE, Refused, claims_of, pod_for, restored_claim, snapshot_class, surplus, zone_of
+from scripts.volumes import (
+    ZONE,
+    Kube,
+    Refused,
+    backups,
+    claims_of,
+    finish,
+    newest,
+    pod_for,
+    restored_claim,
+    snapshot_class,
+    surplus,
+    zone_of,
+)
 
 
 def node(name: str, zone: str = "") -> dict[str, Any]:
@@ -65,6 +80,25 @@ def test_which_backups_go() -> None:
     assert surplus({**done, "4": False}, 1) == ["1", "2"], "one that is being taken stays, and counts for nothing"
     assert surplus({"0": False, **done}, 3) == ["0"], "one that was never finished"
     assert surplus({"0": False, "1": True}, 2) == []
+
+
+def test_a_release_of_the_same_name_elsewhere_has_backups_of_its_own(tmp_path: Path) -> None:
+    """In one folder: neither are its backups surplus, nor are they restored unless they are named."""
+    for name, namespace in (("1", "a"), ("2", "b"), ("3", "a")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "backup.json").write_text(json.dumps({
+            "version": 1, "release": "demo", "namespace": namespace, "cut": True, "finished": name != "2",
+            "claims": []}))
+    assert backups(tmp_path, "demo", "a") == {"1": True, "3": True} and backups(tmp_path, "demo", "b") == {"2": False}
+    assert newest(tmp_path, "demo", "cut", "b") == tmp_path / "2"
+    finish(Kube("b"), "demo", tmp_path, 1)
+    assert set(backups(tmp_path, "demo")) == {"1", "2", "3"}
+    with pytest.raises(Refused, match="a, b"):
+        newest(tmp_path, "demo", "finished")
+    finish(Kube("a"), "demo", tmp_path, 1)
+    assert set(backups(tmp_path, "demo")) == {"2", "3"}
+    (tmp_path / "2" / "backup.json").unlink()
+    assert newest(tmp_path, "demo", "finished") == tmp_path / "3", "into any namespace"
 
 
 def test_a_restored_claim_asks_for_what_its_snapshot_needs() -> None:
