@@ -23,6 +23,8 @@ class Clusters:
     def __init__(self, own: str = "") -> None:
         self.own = own
         self.others: tuple[str, ...] = ()
+        self.announced = False
+        """Whether the last BrokerPools were seen with that of this cluster, so that others see it too."""
 
     def owns(self, meta: Meta) -> bool:
         if not self.own:
@@ -56,5 +58,6 @@ class Clusters:
         """Takes all BrokerPools. True: the other clusters are not those of before."""
         named = {
             f"{each['metadata']['namespace']}.{each['metadata']['name'].removesuffix(_POOL_SUFFIX)}" for each in pools}
+        self.announced = self.own in named
         former, self.others = self.others, tuple(sorted(named - {self.own}))
         return former != self.others

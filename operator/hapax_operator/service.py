@@ -82,11 +82,13 @@ class OperatorService:
         self._watching: Watching | None = None
         self._sweep: WatchSweep | None = None
         self._reign: Task | None = None
+        self._starts = ""
+        """Why this process, which leads, does not watch the resources yet; empty: it does, or does not lead."""
 
     def ready(self) -> str:
         """The controller's readiness, and while this process leads the operators that of its watches. Failover does
         not need the API server: other processes find the controller in the metadata store, ready or not."""
-        return self._controller.ready() or ("" if self._sweep is None else self._sweep.ready())
+        return self._controller.ready() or self._starts or ("" if self._sweep is None else self._sweep.ready())
 
     def start(self) -> None:
         self._reign = supervision.vital(self._lead(), "operator", self._failed)
@@ -121,6 +123,7 @@ class OperatorService:
         assert registration is not None
         leads = await lead(self._ports.metadata, view.keys.prefix, registration)
         fences = (registration.fence(), leads)
+        self._starts = "the API server has not been asked for other clusters and the resources yet"
         self._api = api = await self._logged_in()
         administration = Administration(view, self._ports.network)
         self._reconciler = reconciler = Reconciler(
@@ -157,7 +160,7 @@ class OperatorService:
                 view, api, self._ports.clock, self._ports.random, self._ports.metadata,
                 self._brokers.partition("/")[0], self._rolled, self._least_in_sync)
             self._rolls.start()
-        await first_look(self._clusters, api)
+        await first_look(self._clusters, api, announces=self._pool is not None)
 
         def changed() -> None:
             reconciler.look_again()
@@ -179,6 +182,7 @@ class OperatorService:
         self._watching.start()
         self._sweep = sweep
         self._sweep.start()
+        self._starts = ""
         self._leading.set(1)
         log.info("this operator is the leader and reconciles", namespaces=",".join(self._namespaces) or "all")
 

@@ -208,4 +208,11 @@ MUTANTS = (
         "            log.warning(\"cannot look for other clusters, trying",
         (unit("operator/test_clusters.py"),),
     ),
+    Mutant(
+        "an operator looks for other clusters before its own can be seen", "docs/kubernetes.md",
+        OPERATOR + "neighbours.py",
+        "            if clusters.announced or not clusters.own or not left:\n",
+        "            if True:\n",
+        (unit("operator/test_clusters.py"),),
+    ),
 )

@@ -14,7 +14,8 @@ from conftest import end_cluster, start_cluster
 from hapax.client.blocking import Admin
 from hapax.local.cluster import LocalCluster
 from hapax_kube.binaries import ROOT
-from hapax_kube.operator import Namespace, OperatorProcess
+from hapax_kube.operator import Namespace, OperatorProcess, readiness
+from integration.etcd_process import free_ports
 from integration.waiting import wait_until
 
 CHART = ROOT / "charts" / "hapax"
@@ -44,6 +45,24 @@ def pool(namespace: Namespace, release: str) -> None:
     namespace.api.create(namespace.path("brokerpools"), {
         "apiVersion": "hapax.dev/v1alpha1", "kind": "BrokerPool", "metadata": {"name": f"{release}-broker"},
         "spec": {"replicas": 1}})
+
+
+def test_an_operator_that_may_not_look_for_other_clusters_is_not_ready(
+    namespace: Namespace, start_operator: Callable[..., OperatorProcess]
+) -> None:
+    """It reconciles nothing, which a release that is installed must not pass over."""
+    api, account = namespace.api, "watcher"
+    api.create(f"/api/v1/namespaces/{namespace.name}/serviceaccounts", {"metadata": {"name": account}})
+    (port,) = free_ports(1)
+    start_operator(namespace, kubeconfig=api.kubeconfig_of(namespace.name, account), more=(
+        "--cluster", f"{namespace.name}.one", "--set", f"http.listen=127.0.0.1:{port}"))
+    wait_until(lambda: "has not been asked for other clusters" in readiness(port), "process that is not ready", 60)
+    given = f"{namespace.name}-watcher"
+    done = api.kubectl("create", "clusterrolebinding", given, "--clusterrole=cluster-admin",
+                       f"--serviceaccount={namespace.name}:{account}")
+    assert done.returncode == 0, done.stderr
+    wait_until(lambda: readiness(port) == "", "process that is ready", 60)
+    api.kubectl("delete", "clusterrolebinding", given)
 
 
 def test_each_operator_acts_on_its_own(

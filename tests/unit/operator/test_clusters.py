@@ -181,3 +181,30 @@ async def test_nothing_is_done_before_the_other_clusters_are_known(monkeypatch: 
     made = Clusters(ONE)
     await first_look(made, Api())  # type: ignore[arg-type]
     assert not answers and made.others == (TWO,)
+
+
+async def test_an_operator_looks_for_other_clusters_once_its_own_can_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two releases that are installed at one moment: each sees the other, or is seen."""
+    monkeypatch.setattr("hapax_operator.neighbours._ANNOUNCED_S", 0.0)
+    pools: list[str] = []
+    looks = 0
+
+    class Api:
+        async def read(self, path: str) -> dict[str, Any]:
+            nonlocal looks
+            looks += 1
+            found = [{"metadata": {"namespace": each.split(".")[0], "name": each.split(".")[1] + "-broker"}}
+                     for each in pools]
+            if looks == 3:
+                pools.extend((ONE, TWO))
+            return {"items": found}
+
+    api: Any = Api()
+    made = Clusters(ONE)
+    await first_look(made, api, announces=True)
+    assert looks == 4 and made.others == (TWO,)
+    # It cannot be made, or there is none to be made: the others are known all the same.
+    for announces, most in ((True, 41), (False, 1)):
+        pools[:], looks, made = [TWO], 10, Clusters(ONE)
+        await first_look(made, api, announces)
+        assert looks == 10 + most and made.others == (TWO,)
