@@ -109,6 +109,14 @@ class KubeApi:
             raise
         return found
 
+    async def namespace_is_gone(self, name: str) -> bool:
+        """Whether a namespace that the operator has lost its rights in does not exist, and so nothing in it does. False
+        also if it may not ask for that. Raises KubeUnavailable."""
+        try:
+            return await self.metadata(f"/api/v1/namespaces/{name}") is None
+        except KubeRefused:
+            return False
+
     async def metadata(self, path: str) -> Mapping[str, Any] | None:
         """The metadata of any object; None if the object does not exist."""
         try:

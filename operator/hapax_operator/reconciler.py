@@ -408,9 +408,11 @@ class Reconciler:
         try:
             body = await self._api.get(Ref(PRODUCERS, namespace, name))
         except KubeRefused as refused:
-            log.warning("a policy's resource cannot be read", owner=stored.policy.owner, error=refused)
-            self._queue.add_after(key, _ORPHANS_EVERY_S)
-            return
+            if not await self._api.namespace_is_gone(namespace):
+                log.warning("a policy's resource cannot be read", owner=stored.policy.owner, error=refused)
+                self._queue.add_after(key, _ORPHANS_EVERY_S)
+                return
+            body = None
         if body is None or body["metadata"]["uid"] != key.uid:
             await self._policies.store(key.uid, None)
             log.info("a policy was deleted because its resource is gone", owner=stored.policy.owner)

@@ -6,8 +6,9 @@ listed every 20 seconds. What the watches should have reported long since is rec
 until a list shows that nothing is missed. Watches that miss something twice in a row are made again.
 
 Among the namespaces that an operator is to watch, there may be one that it may not read: it was deleted, and its rights
-with it. kopf ends all watches when one is refused. So such a namespace is left out until it can be read again, and what
-is known of it stays as it is: nothing tells a deleted namespace from one whose rights are being changed.
+with it. kopf ends all watches when one is refused. So such a namespace is left out until it can be read again. What is
+known of it stays as it is while the namespace is there, since its rights may be being changed, and is gone with it: it
+would otherwise take precedence over resources elsewhere, which could not even be deleted.
 """
 
 from __future__ import annotations
@@ -144,9 +145,17 @@ class WatchSweep:
                 if error.code != _FORBIDDEN or not namespace:
                     raise
                 refused.add(namespace)
+                await self._forget_if_gone(namespace)
         if self._found_refused(refused):
             self._restart()
         return found
+
+    async def _forget_if_gone(self, namespace: str) -> None:
+        known = [each for plural in WATCHED for each in self._known.metas(plural) if each.ref.namespace == namespace]
+        if known and await self._api.namespace_is_gone(namespace):
+            log.info("a namespace is gone with all that was in it", namespace=namespace, resources=len(known))
+            for each in known:
+                self._known.gone(each.ref, each.uid)
 
     async def _within(self, namespace: str) -> dict[Ref, Meta | None]:
         found: dict[Ref, Meta | None] = {}

@@ -313,9 +313,11 @@ class UserReconciler:
         try:
             body = await self._api.get(Ref(USERS, namespace, name))
         except KubeRefused as refused:
-            log.warning("the owner of rights cannot be read", owner=key.owner, error=refused)
-            self._queue.add_after(key, _ORPHANS_EVERY_S)
-            return
+            if not await self._api.namespace_is_gone(namespace):
+                log.warning("the owner of rights cannot be read", owner=key.owner, error=refused)
+                self._queue.add_after(key, _ORPHANS_EVERY_S)
+                return
+            body = None
         if body is not None and body["metadata"]["uid"] == uid:
             return
         for action in plan_orphan(key.owner, seen):

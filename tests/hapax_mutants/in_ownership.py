@@ -215,4 +215,29 @@ MUTANTS = (
         "            if True:\n",
         (unit("operator/test_clusters.py"),),
     ),
+    Mutant(
+        "what was in a namespace that is gone takes precedence without end", "docs/kubernetes.md",
+        OPERATOR + "sweep.py",
+        "        if known and await self._api.namespace_is_gone(namespace):\n",
+        "        if False:\n",
+        (unit("operator/test_sweep.py"),),
+    ),
+    Mutant(
+        "rights and passwords of a namespace that is gone stay", "docs/kubernetes.md", OPERATOR + "users.py",
+        "            if not await self._api.namespace_is_gone(namespace):\n",
+        "            if True:\n",
+        (unit("operator/test_users.py"),),
+    ),
+    Mutant(
+        "a policy of a namespace that is gone stays", "docs/kubernetes.md", OPERATOR + "reconciler.py",
+        "            if not await self._api.namespace_is_gone(namespace):\n",
+        "            if True:\n",
+        (unit("operator/test_reconciler.py"),),
+    ),
+    Mutant(
+        "what cannot be read is taken for gone", "docs/kubernetes.md", OPERATOR + "users.py",
+        "            if not await self._api.namespace_is_gone(namespace):\n",
+        "            if False:\n",
+        (unit("operator/test_users.py"),),
+    ),
 )

@@ -114,7 +114,8 @@ def test_only_the_operator_and_the_keeper_have_a_token_and_the_operator_s_rights
     narrow = render('operator.watchNamespaces=["team-a"]')
     cluster_wide = of(narrow, "ClusterRole", "prod.demo-hapax-operator")["rules"]
     assert [rule["resources"] for rule in cluster_wide] == [
-        ["customresourcedefinitions"], ["brokerpools"], ["storageclasses"], ["nodes"]]
+        ["customresourcedefinitions"], ["brokerpools"], ["storageclasses"], ["nodes"], ["namespaces"]]
+    assert cluster_wide[-1]["verbs"] == ["get"] and "team-a" in cluster_wide[-1]["resourceNames"]
     assert of(narrow, "Role", "prod.demo-hapax-operator")["metadata"]["namespace"] == "team-a"
     secrets = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create", "patch", "delete"]}
     assert of(objects, "Role", "prod.demo-hapax-operator-users")["rules"] == [secrets], "none are listed or watched"

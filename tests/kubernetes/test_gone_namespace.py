@@ -45,7 +45,16 @@ def test_the_other_namespaces_go_on_when_one_is_deleted(
     here, there = name(), name()
     namespace.topic(here)
     other.topic(there)
+    both, also = name(), name()
+    other.topic("elder", topicName=both)
+    namespace.topic("mine", topicName=also, deletionPolicy="Delete")
     wait_until(lambda: namespace.ready(here) and other.ready(there), "ready topics", 90)
+    wait_until(lambda: other.ready("elder") and namespace.ready("mine"), "ready topics", 30)
+    namespace.topic("younger", topicName=both)
+    other.topic("late", topicName=also)
+    for where, each in ((namespace, "younger"), (other, "late")):
+        wait_until(lambda where=where, each=each:  # type: ignore[misc]
+                   where.condition("topics", each, "Ready") == ("False", "ResourceConflict"), "conflict", 30)
 
     other.delete("topics", there)
     wait_until(lambda: not other.exists("topics", there), "end of the topic", 30)
@@ -57,6 +66,10 @@ def test_the_other_namespaces_go_on_when_one_is_deleted(
     second = name()
     namespace.topic(second)
     wait_until(lambda: namespace.ready(second), "topic in the namespace that is left", 30)
+    # What was described there no longer takes precedence, and holds up no deletion.
+    wait_until(lambda: namespace.condition("topics", "younger", "Ready")[1] != "ResourceConflict", "end of it", 60)
+    namespace.delete("topics", "mine")
+    wait_until(lambda: not namespace.exists("topics", "mine"), "end of the topic", 60)
 
     kube_api.kubectl("delete", "--wait=false", "--ignore-not-found", "-f", str(given))
 

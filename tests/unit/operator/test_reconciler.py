@@ -18,7 +18,7 @@ from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2 as pb
 from hapax.runtime import telemetry
 from hapax.runtime.clock import SystemClock
 from hapax.runtime.cluster import Changes
-from hapax_operator.api import KubeUnavailable
+from hapax_operator.api import KubeRefused, KubeUnavailable
 from hapax_operator.conditions import Condition, Note
 from hapax_operator.plan_producer import FencingSeen, ProducerSeen
 from hapax_operator.plan_topic import Grow, PartitionSeen, TopicPlan, TopicSeen
@@ -479,3 +479,36 @@ async def test_a_fencing_is_told_once_although_the_status_is_written_later_or_no
         await made._producer(LOADER)
         await made._producer(LOADER)
         assert api.reasons == ["InstanceFenced", "InstanceFenced", "TransactionAborted"]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_policy_goes_with_its_namespace(gone: bool) -> None:
+    """It would take precedence over younger ones without end, since it can no longer be read whose it is."""
+    class Refusing(Api):
+        async def get(self, ref: Ref) -> Mapping[str, Any] | None:
+            raise KubeRefused(403, "transactionalproducers is forbidden")
+
+        async def namespace_is_gone(self, name: str) -> bool:
+            assert name == "team"
+            return gone
+
+    removed: list[str] = []
+
+    class Policies:
+        async def store(self, uid: str, policy: object) -> None:
+            assert policy is None
+            removed.append(uid)
+
+    stored = SimpleNamespace(policy=SimpleNamespace(uid="1", owner="team/orders"))
+
+    class Stored(dict[str, Any]):
+        def __iter__(self) -> Any:
+            return iter(())
+
+    view: Any = SimpleNamespace(policies=Stored({"1": stored}))
+    api: Any = Refusing(None)
+    policies: Any = Policies()
+    made = Reconciler(view, view, api, SystemClock(), random.Random(1), telemetry.Metrics(), policies)
+    await made._orphan(PolicyUid("1"))
+    assert removed == (["1"] if gone else [])
+    await made.close()

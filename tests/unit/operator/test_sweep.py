@@ -48,6 +48,7 @@ class World:
         self.namespaces: tuple[str, ...] = ()
         self.refused: set[str] = set()
         self.left_out: list[Any] = []
+        self.gone_namespaces: set[str] = set()
 
     async def outline(self, path: str) -> list[Mapping[str, Any]]:
         if self.away:
@@ -63,6 +64,9 @@ class World:
     async def get(self, ref: Ref) -> Mapping[str, Any] | None:
         found = self.stored.get(ref)
         return None if found is None else {"metadata": found}
+
+    async def namespace_is_gone(self, name: str) -> bool:
+        return name in self.gone_namespaces
 
     def metas(self, plural: str) -> Iterable[Meta]:
         return list(self.known.values()) if plural == TOPICS else []
@@ -229,6 +233,23 @@ async def test_a_namespace_that_may_not_be_read_is_left_out_and_the_others_go_on
     world.refused = set()
     await made.look()
     assert world.left_out[2:] == [set()] and world.restarts == 2
+    await made.close()
+
+
+async def test_what_was_in_a_namespace_is_gone_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would otherwise take precedence over resources elsewhere, and hold up all that is compared with it."""
+    world = World()
+    world.namespaces, world.refused = ("team", "gone"), {"gone"}
+    made = world.sweep(monkeypatch)
+    made.start()
+    former = Ref(TOPICS, "gone", "orders")
+    world.known = {REF: meta(), former: meta(ref=former)}
+    world.stored[REF] = metadata(1)
+    await made.look()
+    assert former in world.known
+    world.gone_namespaces = {"gone"}
+    await made.look()
+    assert world.known == {REF: meta()} and made.ready() == ""
     await made.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -120,4 +121,33 @@ async def test_a_conflict_is_told_once_while_no_status_can_be_written() -> None:
         with pytest.raises(KubeUnavailable):
             await made._write(made._all[REF], UserPlan((), None, NOTHING.conditions, {"secret": "app"}, (note,)))
     assert api.reasons == ["ResourceConflict"]
+    await made.close()
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_what_a_user_left_goes_with_its_namespace(monkeypatch: pytest.MonkeyPatch, gone: bool) -> None:
+    """The rights there are gone too, so that nothing in it can be read; its password and its permissions must not stay.
+    As long as the namespace is there, its rights may come back."""
+    class Refusing(Api):
+        async def get(self, ref: Ref) -> Mapping[str, Any] | None:
+            raise KubeRefused(403, "users is forbidden")
+
+        async def namespace_is_gone(self, name: str) -> bool:
+            assert name == "shop"
+            return gone
+
+    removed: list[str] = []
+
+    async def apply(_: Any, owner: str, action: Any) -> None:
+        removed.append(type(action).__name__)
+
+    monkeypatch.setattr("hapax_operator.users.apply_to_cluster", apply)
+    monkeypatch.setattr("hapax_operator.users._anything", lambda seen: True)
+    monkeypatch.setattr("hapax_operator.users.plan_orphan", lambda owner, seen: (DeleteSecret("uid"),))
+    made = reconciler(Refusing(None), NOTHING)
+    made._observer = cast(Any, SimpleNamespace(owned=lambda owner: None))
+    made.seen(body())
+    owner = made._all.pop(REF).owner
+    await made._orphan(Orphan(owner))
+    assert removed == (["DeleteSecret"] if gone else [])
     await made.close()
