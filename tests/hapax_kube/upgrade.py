@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
+
 from hapax_kube import former
 from hapax_kube.binaries import ROOT, build
 from hapax_kube.cluster import KubeCluster
@@ -121,7 +123,9 @@ class Upgrade:
         self.bootstrap = f"{address}:{_FIRST_PORT}"
         self.faults: list[str] = []
         self.figures: dict[str, float] = {}
-        shutil.copy(_VALUES, folder / "values.yaml")
+        # The former release had jobs beside its nodes, which the present one does only where it is told to.
+        values = yaml.safe_load(_VALUES.read_text()) | {"spark": {"enabled": True, "namespaces": [NAMESPACE]}}
+        (folder / "values.yaml").write_text(yaml.safe_dump(values))
         self.page = Page(ROOT / "docs" / "kubernetes.md", self.tools, folder, IMAGE=HAPAX)
 
     def install_former(self) -> None:
