@@ -358,6 +358,8 @@ def _learner(seen: EtcdSeen) -> Plan | None:
                 "Replacing", f"pod {learner.ordinal} is not there; pod {others[0]} joins first"))
         return Plan(None, _waits("Growing", f"pod {learner.ordinal} has not started yet"))
     leader = next((each for each in seen.members if each.leader), None)
+    if learner.started and not learner.healthy:
+        return Plan(None, _waits("Growing", f"the new member of pod {learner.ordinal} does not answer"))
     if not learner.healthy or leader is None or learner.applied < leader.applied - CAUGHT_UP:
         return Plan(None, _waits("Growing", f"the member of pod {learner.ordinal} catches up"))
     voters = [each for each in seen.members if not each.learner]
@@ -383,6 +385,8 @@ def _add(seen: EtcdSeen) -> Plan | None:
     for ordinal in missing:
         if _can_join(seen, ordinal):
             return Plan(Add(ordinal), _waits("Growing", f"pod {ordinal} joins as a new member"))
+    if seen.replicas < seen.wanted:  # as somebody has set it since
+        return Plan(SetReplicas(seen.wanted), _waits("Growing", f"pods {missing} are to join, and are created"))
     return Plan(None, _waits("Growing", f"pods {missing} are to join and have not started yet"))
 
 

@@ -294,3 +294,25 @@ def test_a_learner_that_cannot_start_makes_room() -> None:
     assert plan(seen([THREE[0], learner], 3, [pod(0), pod(1, failing=True)])).step == Remove("b")
     unstarted = learner._replace(started=False)
     assert plan(seen([THREE[0], unstarted], 3, [pod(0), waiting(2)], replicas=3)).step == Remove("b")
+
+
+def test_pods_that_somebody_has_taken_away_before_they_joined_come_back() -> None:
+    """The policy lets them go, since no member needs them."""
+    first = MemberSeen("a", 0, True, healthy=True, leader=True)
+    seen = EtcdSeen(wanted=3, pods_wanted=3, replicas=1, pods={0: PodSeen(0, "u", "k", "empty", FOUNDER)},
+                    record=KNOWN, clusters=frozenset({"c"}), quorum=True, members=(first,))
+    assert plan(seen).step == SetReplicas(3)
+    assert plan(replace(seen, wanted=1)).step is None
+    waiting = plan(replace(seen, replicas=3))
+    assert waiting.step is None and "[1, 2]" in waiting.ready.message
+
+
+def test_a_learner_that_does_not_answer_is_not_said_to_catch_up() -> None:
+    seen = EtcdSeen(
+        wanted=3, pods_wanted=3, replicas=3, pods={0: PodSeen(0, "u", "k", "empty", FOUNDER)}, record=KNOWN,
+        clusters=frozenset({"c"}), quorum=True, members=(
+            MemberSeen("a", 0, True, healthy=True, leader=True, applied=500),
+            MemberSeen("b", 1, True, learner=True, healthy=True)))
+    assert plan(seen).ready.message == "the member of pod 1 catches up"
+    away = replace(seen, members=(seen.members[0], seen.members[1]._replace(healthy=False)))
+    assert plan(away).ready.message == "the new member of pod 1 does not answer"
