@@ -73,6 +73,8 @@ class PodSeen(NamedTuple):
     message: str = ""
     exit_code: int | None = None
     address: str = ""
+    cluster: str = ""
+    """The cluster whose operator made it; empty: of a former release."""
 
     @property
     def live(self) -> bool:

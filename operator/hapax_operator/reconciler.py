@@ -115,7 +115,8 @@ class Reconciler:
         self._queue: WorkQueue[Key] = WorkQueue()
         self._runs = SparkRuns(api, clock, random, ReconcilerCalls(
             refresh=self._work_of, seen=self._written, note=self._note, ids=self._ids_of,
-            fence=self._fence_former, wake=lambda ref: self._queue.add_after(ref, _SETTLE_S)), spark_account)
+            fence=self._fence_former, wake=lambda ref: self._queue.add_after(ref, _SETTLE_S)), spark_account,
+            self._clusters.own)
         self._jobs = SparkJobs(api, self.resources, self._runs, self._statuses, JobCalls(
             refresh=self._refresh, listed=partial(self.seen, SPARK_JOBS), written=self._written, note=self._note,
             conflict=self._conflict_of, taken=self._has_taken, wake=self._queue.add))

@@ -19,6 +19,7 @@ from hapax_operator.spark_work import SparkWork
 GATE: Final = "hapax.dev/fenced"
 IDENTITY: Final = "hapax.dev/identity"
 OWNER: Final = "hapax.dev/producer-uid"
+OF_CLUSTER: Final = "hapax.dev/spark-cluster"
 RUN: Final = "hapax.dev/spark-run"
 FINGERPRINT: Final = "hapax.dev/fingerprint"
 COMPONENT: Final = "app.kubernetes.io/component"
@@ -42,6 +43,11 @@ def driver_name(resource: str, run: int, infix: str = "driver") -> str:
     return f"{_base(resource)}-{infix}-{run}"
 
 
+def cluster_label(cluster: str) -> str:
+    """A label's value for any name of a cluster."""
+    return hashlib.sha256(cluster.encode()).hexdigest()[:32]
+
+
 def _base(resource: str) -> str:
     base = resource.replace(".", "-")
     if base != resource or len(base) > _LONGEST_BASE:
@@ -49,14 +55,18 @@ def _base(resource: str) -> str:
     return base
 
 
-def driver_pod(work: SparkWork, spark: SparkSpec, run: int, account: str = DEFAULT_ACCOUNT) -> dict[str, Any]:
+def driver_pod(
+    work: SparkWork, spark: SparkSpec, run: int, account: str = DEFAULT_ACCOUNT, cluster: str = ""
+) -> dict[str, Any]:
     """The body of a driver's pod. Its scheduling gate keeps it from being scheduled until the gate is removed.
-    `account`: of jobs that name no service account."""
+    `account`: of jobs that name no service account. `cluster`: as of `Clusters.own`."""
     ref = work.meta.ref
     name = driver_name(ref.name, run, work.form.infix)
     labels = {
         "app.kubernetes.io/name": "hapax-spark", "app.kubernetes.io/managed-by": "hapax-operator",
         COMPONENT: DRIVER, IDENTITY: work.identity, OWNER: work.meta.uid, RUN: str(run)}
+    if cluster:
+        labels[OF_CLUSTER] = cluster_label(cluster)
     container: dict[str, Any] = {
         "name": "driver", "image": spark.image, "imagePullPolicy": spark.pull_policy,
         "args": ["run", spark.job, *spark.arguments],
@@ -270,7 +280,7 @@ def pod_seen(pod: Mapping[str, Any]) -> PodSeen:
         phase=status.get("phase") or "Pending",
         gated=any(each["name"] == GATE for each in pod["spec"].get("schedulingGates") or ()),
         told_ms=_told_to_end_ms(metadata), reason=reason, message=message, exit_code=code,
-        address=status.get("podIP") or "")
+        address=status.get("podIP") or "", cluster=labels.get(OF_CLUSTER, ""))
 
 
 def _told(status: Mapping[str, Any]) -> tuple[str, str, int | None]:

@@ -34,7 +34,16 @@ from hapax_operator.plan_spark import (
     plan_spark,
 )
 from hapax_operator.resources import SPARK_FINALIZER, Ref
-from hapax_operator.spark_pods import GATE, IDENTITY, auth_secret, driver_name, driver_pod, pod_seen, ui_service
+from hapax_operator.spark_pods import (
+    GATE,
+    IDENTITY,
+    auth_secret,
+    cluster_label,
+    driver_name,
+    driver_pod,
+    pod_seen,
+    ui_service,
+)
 from hapax_operator.spark_progress import ProgressReader
 from hapax_operator.spark_resource import DEFAULT_ACCOUNT
 from hapax_operator.spark_work import SparkWork
@@ -84,11 +93,12 @@ class SparkRuns:
 
     def __init__(
         self, api: KubeApi, clock: Clock, random: Randomness, reconciler: ReconcilerCalls,
-        account: str = DEFAULT_ACCOUNT,
+        account: str = DEFAULT_ACCOUNT, cluster: str = "",
     ) -> None:
-        """`account`: the service account of jobs that name none."""
+        """`account`: the service account of jobs that name none. `cluster`: as of `Clusters.own`."""
         self._api = api
         self._account = account
+        self._cluster = cluster
         self._clock = clock
         self._random = random
         self._reconciler = reconciler
@@ -162,6 +172,11 @@ class SparkRuns:
         self, work: SparkWork, pods: list[PodSeen], ids: Sequence[ProducerSeen] | None, conflict: str
     ) -> SparkPlan:
         named = RunRecord.decode(work.record).uid
+        if self._cluster:
+            # An id of another cluster is another id, though its pods have the same label, in the same namespace.
+            here = ("", cluster_label(self._cluster))
+            pods = [each for each in pods
+                    if each.cluster in here or each.owner in work.owners or each.uid == named]
         if named in self._ended and all(each.uid != named for each in pods):
             pods = [*pods, self._ended[named]]
         finalized = SPARK_FINALIZER in work.meta.finalizers
@@ -194,7 +209,7 @@ class SparkRuns:
                 if work.spark.authenticate:
                     await self._api.create(f"{space}/secrets", auth_secret(work, secrets.token_hex(32)))
                 await self._make_service(work)
-                await self._api.create(pods, driver_pod(work, work.spark, run, self._account))
+                await self._api.create(pods, driver_pod(work, work.spark, run, self._account, self._cluster))
                 name = driver_name(ref.name, run, work.form.infix)
                 log.info("the driver's pod was created", resource=str(ref), pod=name)
             case Lift(pod):
@@ -220,7 +235,7 @@ class SparkRuns:
             moment = {"inputRowsPerSecond": 0, "processedRowsPerSecond": 0} if told else {}
             return {**told, **moment, "executors": 0}
         executors = sum(
-            not each.driver and each.phase == "Running" and each.run == pod.run
+            not each.driver and each.phase == "Running" and each.run == pod.run and each.owner == pod.owner
             for each in self._pods.get(key, {}).values())
         progress = self._progress.of(pod, lambda: self._reconciler.wake(ref))
         return {**(told if progress is None else progress.status()), "executors": executors}

@@ -11,6 +11,7 @@ MODEL = unit("operator/test_plan_spark_model.py")
 WORK = unit("operator/test_spark_work.py")
 SCHEDULE = unit("operator/test_spark_schedule.py")
 TEMPLATES = unit("operator/test_spark_templates.py")
+RUNS = unit("operator/test_spark_runs.py")
 OPERATOR = "../../operator/hapax_operator/"
 
 MUTANTS = (
@@ -140,5 +141,17 @@ MUTANTS = (
         '    return f"{_base(work.meta.ref.name)}-spark-auth-{work.meta.uid[:8]}"\n',
         '    return f"{_base(work.meta.ref.name)}-spark-auth"\n',
         (TEMPLATES,),
+    ),
+    Mutant(
+        "a run that was started in another cluster is not seen when its job has moved", "docs/kubernetes.md", OPERATOR + "spark_runs.py",
+        "                    if each.cluster in here or each.owner in work.owners or each.uid == named]\n",
+        "                    if each.cluster in here]\n",
+        (RUNS,),
+    ),
+    Mutant(
+        "a pod of a former release is taken for another cluster's", "docs/kubernetes.md", OPERATOR + "spark_runs.py",
+        '            here = ("", cluster_label(self._cluster))\n',
+        "            here = (cluster_label(self._cluster),)\n",
+        (RUNS,),
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from hapax_operator import spark_runs
 from hapax_operator.api import KubeRefused
 from hapax_operator.conditions import Note
 from hapax_operator.plan_producer import Fence, ProducerSeen
+from hapax_operator.plan_spark import Delete
 from hapax_operator.resources import PRODUCERS, Meta, ProducerResource, Ref
+from hapax_operator.spark_pods import driver_pod, pod_seen
 from hapax_operator.spark_resource import SparkSpec
 from hapax_operator.spark_runs import PodsForbidden, ReconcilerCalls, SparkRuns
 from hapax_operator.spark_work import SparkWork, of_section
@@ -55,7 +58,7 @@ class Api:
         return True
 
 
-def made(api: Any) -> SparkRuns:
+def made(api: Any, cluster: str = "") -> SparkRuns:
     async def refresh(ref: Ref) -> SparkWork:
         return work()
 
@@ -69,7 +72,8 @@ def made(api: Any) -> SparkRuns:
         raise AssertionError
 
     return SparkRuns(api, SystemClock(), random.Random(1), ReconcilerCalls(
-        refresh=refresh, seen=lambda ref, body: None, note=note, ids=ids, fence=fence, wake=lambda ref: None))
+        refresh=refresh, seen=lambda ref, body: None, note=note, ids=ids, fence=fence, wake=lambda ref: None),
+        cluster=cluster)
 
 
 async def test_pods_that_may_not_be_read_are_not_asked_for_again_and_again(
@@ -118,4 +122,26 @@ async def test_a_namespace_without_jobs_is_no_longer_watched() -> None:
     with pytest.raises(asyncio.CancelledError):
         await watch
     assert not runs._watches and not runs._pods
+    await runs.close()
+
+
+@pytest.mark.parametrize(("cluster", "of", "owner", "waits"), [
+    ("prod.hapax", "prod.hapax", "former", True),
+    ("prod.hapax", "staging.hapax", "theirs", False),
+    ("prod.hapax", "", "former", True),  # of a former release
+    ("prod.hapax", "staging.hapax", "owner", True),  # the resource was in that cluster before
+    ("", "staging.hapax", "former", True),
+])
+async def test_a_run_waits_for_no_pod_of_another_cluster(cluster: str, of: str, owner: str, waits: bool) -> None:
+    """Two clusters may have the same transactional id, and their jobs the same namespace."""
+    described = work()
+    assert described.spark is not None
+    pod = driver_pod(replace(described, meta=replace(described.meta, uid=owner)), described.spark, 1, cluster=of)
+    pod["metadata"] |= {"uid": "other"}
+    pod["status"] = {"phase": "Running"}
+    runs = made(Api(), cluster)
+    planned = runs._plan(described, [pod_seen(pod)], None, "")
+    (running, _) = planned.conditions
+    mine = isinstance(planned.step, Delete)
+    assert (running.reason == "FormerRunLeft" or mine) == waits and mine == (owner == "owner")
     await runs.close()
