@@ -319,6 +319,7 @@ def test_updates_and_evictions_wait_until_a_broker_has_caught_up(render: Render)
     for role, path in (("broker", "/syncz"), ("coordinator", "/readyz")):
         spec = of(objects, "StatefulSet", f"demo-hapax-{role}")["spec"]
         assert spec["updateStrategy"] == {"type": "OnDelete"} and spec["minReadySeconds"] == 5
+        assert of(objects, "StatefulSet", "demo-hapax-etcd")["spec"]["minReadySeconds"] == 30
         assert spec["podManagementPolicy"] == "Parallel"  # all at once after an outage: none is ready alone
         pod = spec["template"]["spec"]
         container = pod["containers"][0]
