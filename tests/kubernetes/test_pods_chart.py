@@ -194,3 +194,24 @@ def test_pods_are_made_at_one_place() -> None:
 def test_an_account_of_spark_s_drivers_has_annotations(render: Render) -> None:
     objects = render("spark.enabled=true", 'spark.serviceAccount.annotations={"a":"b"}')
     assert accounts(objects)["spark"]["metadata"]["annotations"] == {"a": "b"}
+
+
+def test_names_that_yaml_reads_as_numbers_stay_names(render: Render) -> None:
+    """As Kubernetes permits them for classes of storage and for Secrets."""
+    objects = render(
+        *EVERYTHING, 'broker.storage.className="007"', "spark.enabled=true", "spark.checkpoint.enabled=true",
+        'spark.checkpoint.className="1e3"', 'load.tokenSecret="12"', 'users={"caSecret":"13","authoritySecret":"14"}',
+        'etcd={"enabled":false,"external":{"endpoints":["https://a:1"],"tls":{"secret":"10"},"login":{"secret":"11"}}}')
+    objects += render('etcd.storage.className="008"', 'etcd.snapshots.storage.className="9"')
+    found: list[object] = []
+
+    def walk(value: object) -> None:
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):  # type: ignore[arg-type]
+            if isinstance(inner, dict | list):
+                walk(inner)
+            elif key in ("storageClassName", "secretName", "name"):
+                found.append(inner)
+
+    walk(objects)
+    assert all(isinstance(each, str) for each in found), found
+    assert {"007", "008", "9", "1e3", "10", "11", "12", "13", "14"} <= set(found)

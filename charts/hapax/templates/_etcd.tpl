@@ -51,7 +51,7 @@
 {{- end }}
 {{- end }}
 {{- if include "hapax.etcdLogin" . }}
-- {name: HAPAX_ETCD_USERNAME, valueFrom: {secretKeyRef: {name: {{ $external.login.secret }}, key: username}}}
+- {name: HAPAX_ETCD_USERNAME, valueFrom: {secretKeyRef: {name: {{ $external.login.secret | quote }}, key: username}}}
 - {name: HAPAX_ETCD_PASSWORD_LOCATION, value: /etc/hapax/etcd-login/password}
 {{- end }}
 {{- end -}}
@@ -69,11 +69,11 @@
 {{- define "hapax.etcdVolumes" -}}
 {{- if include "hapax.etcdTls" . }}
 - name: etcd
-  secret: {secretName: {{ .Values.etcd.external.tls.secret }}, defaultMode: 0440}
+  secret: {secretName: {{ .Values.etcd.external.tls.secret | quote }}, defaultMode: 0440}
 {{- end }}
 {{- if include "hapax.etcdLogin" . }}
 - name: etcd-login
-  secret: {secretName: {{ .Values.etcd.external.login.secret }}, defaultMode: 0440}
+  secret: {secretName: {{ .Values.etcd.external.login.secret | quote }}, defaultMode: 0440}
 {{- end }}
 {{- end -}}
 

@@ -104,7 +104,7 @@ metadata:
   annotations: {{ $external.annotations | toJson }}
 spec:
   parentRefs:
-    - name: {{ $external.gateway.name }}
+    - name: {{ $external.gateway.name | quote }}
       {{- with $external.gateway.namespace }}
       namespace: {{ . }}
       {{- end }}
@@ -128,7 +128,7 @@ metadata:
   annotations: {{ include "hapax.laidOver" (list (dict "nginx.ingress.kubernetes.io/ssl-passthrough" "true" "nginx.ingress.kubernetes.io/backend-protocol" "HTTPS" "haproxy.org/ssl-passthrough" "true" "haproxy-ingress.github.io/ssl-passthrough" "true") $external.annotations) }}
 spec:
   {{- with $external.ingress.className }}
-  ingressClassName: {{ . }}
+  ingressClassName: {{ . | quote }}
   {{- end }}
   tls:
     - hosts: [{{ .host | quote }}]

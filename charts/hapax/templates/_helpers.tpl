@@ -202,7 +202,7 @@ spec:
       spec:
         accessModes: [ReadWriteOnce]
         {{- with .values.storage.className }}
-        storageClassName: {{ . }}
+        storageClassName: {{ . | quote }}
         {{- end }}
         resources: {requests: {storage: {{ include "hapax.templateSize" (dict "root" $root "name" $name "storage" .values.storage) }}}}
   {{- end }}
@@ -357,13 +357,13 @@ spec:
         {{- if eq .role "operator" }}
         - {name: access, configMap: {name: {{ $name }}-access}}
         {{- with $root.Values.users.caSecret }}
-        - {name: ca, secret: {secretName: {{ . }}, items: [{key: ca.crt, path: ca.crt}], optional: true}}
+        - {name: ca, secret: {secretName: {{ . | quote }}, items: [{key: ca.crt, path: ca.crt}], optional: true}}
         {{- end }}
         {{- with $root.Values.users.authoritySecret }}
-        - {name: clients-ca, secret: {secretName: {{ . }}, items: [{key: ca.crt, path: ca.crt}, {key: ca.key, path: ca.key}], optional: true, defaultMode: 0440}}
+        - {name: clients-ca, secret: {secretName: {{ . | quote }}, items: [{key: ca.crt, path: ca.crt}, {key: ca.key, path: ca.key}], optional: true, defaultMode: 0440}}
         {{- end }}
         {{- with include "hapax.usersAuthority" $root }}
-        - {name: clients-ca, secret: {secretName: {{ . }}, defaultMode: 0440}}
+        - {name: clients-ca, secret: {secretName: {{ . | quote }}, defaultMode: 0440}}
         {{- end }}
         {{- end }}
         {{- if $secure }}

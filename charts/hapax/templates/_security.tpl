@@ -99,11 +99,11 @@ An issuer that is not the chart's may refuse to sign an authority, and the opera
 {{- define "hapax.secretVolumes" -}}
 {{- with .tls }}
 - name: tls
-  secret: {secretName: {{ . }}, defaultMode: 0440}
+  secret: {secretName: {{ . | quote }}, defaultMode: 0440}
 {{- end }}
 {{- with .client }}
 - name: client
-  secret: {secretName: {{ . }}, defaultMode: 0440}
+  secret: {secretName: {{ . | quote }}, defaultMode: 0440}
 {{- end }}
 {{- end -}}
 
