@@ -2,8 +2,9 @@
 """Backs up the volumes of a Hapax release, including etcd's, and restores them, each in the zone that it was in.
 
     scripts/volumes.py save    NAMESPACE RELEASE IMAGE FOLDER [--snapshots auto|never] [--class CLASS]
+                                            [--like FILE]
     scripts/volumes.py finish  NAMESPACE RELEASE FOLDER [--keep N]
-    scripts/volumes.py restore NAMESPACE RELEASE IMAGE FOLDER
+    scripts/volumes.py restore NAMESPACE RELEASE IMAGE FOLDER [--like FILE]
     scripts/volumes.py restore-etcd NAMESPACE RELEASE [SNAPSHOT]
 
 No pod of the release may run during `save`, because all volumes must be of one moment. It makes a folder in FOLDER,
@@ -14,6 +15,10 @@ newest N backups of the release in FOLDER, with their snapshots.
 
 `restore` takes FOLDER, or the newest finished backup in it, into a namespace without volumes of the release. If FOLDER
 has backups of releases of this name in several namespaces, one of them must be given.
+
+The pods of `save` and `restore` have the tolerations, node selectors, node affinity and image pull secrets of the
+release's own pods. They are read from its StatefulSets, or, where it is uninstalled, from what --like names: the output
+of `kubectl get statefulsets -o json`, from before. A backup remembers them for `restore`.
 
 `restore-etcd` is for a release that has lost all volumes of etcd: it puts a snapshot that the keeper has taken (by
 default the newest) on the empty volume of the first pod, and tells the keeper the id of the restored cluster.
@@ -36,6 +41,10 @@ from pathlib import Path
 from typing import Any
 
 ZONE = "topology.kubernetes.io/zone"
+COMPONENT = "app.kubernetes.io/component"
+KEPT = ("broker", "etcd")
+"""Components whose volumes are backed up. The chart makes others itself: snapshots of etcd, and checkpoints of Spark
+jobs."""
 LABEL = "hapax.dev/backup"
 OWNER = "hapax.dev/backup-of"
 SNAPSHOTS = "volumesnapshots.snapshot.storage.k8s.io"
@@ -128,17 +137,44 @@ def restored_claim(of: Mapping[str, Any], stamp: str) -> dict[str, Any]:
             "metadata": {"name": of["name"], "labels": of["labels"], "annotations": {LABEL: stamp}}, "spec": spec}
 
 
-def pod_for(claim: str, release: str, image: str, zone: str, component: str) -> dict[str, Any]:
-    """A pod that mounts one claim. `zone`: empty: anywhere, apart from others of the component where possible."""
+def placements(stateful_sets: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Component -> what its pods have of that which says where they may run, and by which Secrets their images come."""
+    found = {}
+    for each in stateful_sets:
+        spec = each["spec"]["template"]["spec"]
+        taken = {key: spec[key] for key in ("imagePullSecrets", "nodeSelector", "tolerations")
+                 if spec.get(key)}
+        # Not what keeps pods from each other: there are none to keep from.
+        if nodes := (spec.get("affinity") or {}).get("nodeAffinity"):
+            taken["affinity"] = {"nodeAffinity": nodes}
+        found[(each["metadata"].get("labels") or {}).get(COMPONENT, "")] = taken
+    return {component: taken for component, taken in found.items() if component in KEPT}
+
+
+def within(affinity: Mapping[str, Any], zone: str) -> dict[str, Any]:
+    """An affinity to nodes that holds in one zone only; empty: anywhere."""
+    found: dict[str, Any] = json.loads(json.dumps(affinity))
+    if zone:
+        required = found.setdefault("nodeAffinity", {}).setdefault(
+            "requiredDuringSchedulingIgnoredDuringExecution", {"nodeSelectorTerms": [{}]})
+        for term in required["nodeSelectorTerms"]:  # of terms one must fit, of the expressions in one all
+            term.setdefault("matchExpressions", []).append({"key": ZONE, "operator": "In", "values": [zone]})
+    return found
+
+
+def pod_for(
+    claim: str, release: str, image: str, zone: str, component: str, placement: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A pod that mounts one claim. `zone`: empty: anywhere, apart from others of the component where possible.
+    `placement`: of the component's own pods (`placements`)."""
     labels = {OWNER: release, "hapax.dev/component": component}
-    affinity = {} if not zone else {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
-        "nodeSelectorTerms": [{"matchExpressions": [{"key": ZONE, "operator": "In", "values": [zone]}]}]}}}
     return {
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": f"volume-{claim}"[:63].rstrip("-."), "labels": labels},
         "spec": {
             "restartPolicy": "Never", "automountServiceAccountToken": False, "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": 1, "securityContext": _POD_USER, "affinity": affinity,
+            "terminationGracePeriodSeconds": 1, "securityContext": _POD_USER,
+            **placement, "affinity": within(placement.get("affinity") or {}, zone),
             "topologySpreadConstraints": [{
                 "maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway",
                 "labelSelector": {"matchLabels": labels}} for key in (ZONE, "kubernetes.io/hostname")],
@@ -191,9 +227,22 @@ class Kube:
 
 
 def claims_of(kube: Kube, release: str) -> list[Any]:
-    """Of brokers and etcd. The chart makes others itself: snapshots of etcd, and checkpoints of Spark jobs."""
     return [each for each in kube.items("persistentvolumeclaims", "-l", f"app.kubernetes.io/instance={release}")
-            if (each["metadata"].get("labels") or {}).get("app.kubernetes.io/component") in ("broker", "etcd")]
+            if (each["metadata"].get("labels") or {}).get(COMPONENT) in KEPT]
+
+
+def placed(kube: Kube, release: str, like: Path | None) -> dict[str, dict[str, Any]]:
+    """`placements` of the release as it is, or as a file says where it is uninstalled; empty: neither. Raises
+    Refused."""
+    found = placements(kube.items("statefulsets", "-l", f"app.kubernetes.io/instance={release}"))
+    if like is None or found:
+        return found
+    try:
+        return placements(
+            each for each in json.loads(like.read_text())["items"]
+            if (each["metadata"].get("labels") or {}).get("app.kubernetes.io/instance") == release)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Refused(f"{like} is no output of kubectl get statefulsets -o json: {error!r}") from None
 
 
 def at_rest(kube: Kube, release: str) -> None:
@@ -206,15 +255,19 @@ def at_rest(kube: Kube, release: str) -> None:
 class Pods:
     """A pod for each claim, while the context lasts."""
 
-    def __init__(self, kube: Kube, release: str, image: str, claims: Sequence[Mapping[str, Any]]) -> None:
-        """`claims`: as of `described`; their zone, where pods shall be kept to it."""
+    def __init__(
+        self, kube: Kube, release: str, image: str, claims: Sequence[Mapping[str, Any]],
+        placement: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        """`claims`: as of `described`; their zone, where pods shall be kept to it. `placement`: by component."""
         self._kube = kube
         self._selector = f"{OWNER}={release}"
         self.names = {}
         self._bodies = []
         for each in claims:
-            component = each["labels"].get("app.kubernetes.io/component", "")
-            body = pod_for(each["name"], release, image, each["zone"], component)
+            component = each["labels"].get(COMPONENT, "")
+            body = pod_for(
+                each["name"], release, image, each["zone"], component, placement.get(component) or {})
             self.names[each["name"]] = body["metadata"]["name"]
             self._bodies.append(body)
 
@@ -249,7 +302,9 @@ def until(done: Callable[[], str], what: str) -> None:
 # --- save ---------------------------------------------------------------------------------------------------------
 
 
-def save(kube: Kube, release: str, image: str, folder: Path, snapshots: str, wished: str) -> Path:
+def save(
+    kube: Kube, release: str, image: str, folder: Path, snapshots: str, wished: str, like: Path | None
+) -> Path:
     claims = claims_of(kube, release)
     if not claims:
         raise Refused(f"there are no volumes of {release}")
@@ -257,12 +312,14 @@ def save(kube: Kube, release: str, image: str, folder: Path, snapshots: str, wis
     unbound = [each["metadata"]["name"] for each in claims if not each["spec"].get("volumeName")]
     if unbound:
         raise Refused(f"claims without a volume: {' '.join(unbound)}")
+    placement = placed(kube, release, like)
     nodes = kube.items("nodes")
     volumes = {each["metadata"]["name"]: each for each in kube.items("persistentvolumes")}
     classes = snapshot_classes(kube) if snapshots == "auto" else []
     stamp = datetime.now(UTC).strftime("%Y%m%dt%H%M%Sz")
     backup: dict[str, Any] = {
-        "version": VERSION, "release": release, "namespace": kube.namespace, "finished": False, "claims": []}
+        "version": VERSION, "release": release, "namespace": kube.namespace, "finished": False, "pods": placement,
+        "claims": []}
     for claim in claims:
         volume = volumes[claim["spec"]["volumeName"]]
         found = described(claim, volume, nodes)
@@ -284,7 +341,7 @@ def save(kube: Kube, release: str, image: str, folder: Path, snapshots: str, wis
             for each in taken))
     copied = [each for each in backup["claims"] if "archive" in each]
     # A volume that is there says itself where its pod may run.
-    with Pods(kube, release, image, [{**each, "zone": ""} for each in copied]) as pods:
+    with Pods(kube, release, image, [{**each, "zone": ""} for each in copied], placement) as pods:
         for each in copied:
             archive(kube, pods.names[each["name"]], into / each["archive"])
     until(lambda: unfinished(kube, stamp, taken, "creationTime"), "the storage takes snapshots")
@@ -400,13 +457,14 @@ def read(folder: Path, release: str) -> dict[str, Any]:
 # --- restore ------------------------------------------------------------------------------------------------------
 
 
-def restore(kube: Kube, release: str, image: str, folder: Path) -> None:
+def restore(kube: Kube, release: str, image: str, folder: Path, like: Path | None) -> None:
     if claims_of(kube, release):
         raise Refused("there are volumes of the release already; restoring would overwrite them")
     source = folder if (folder / "backup.json").exists() else newest(folder, release, "finished")
     backup = read(source, release)
     if not backup["finished"]:
         raise Refused(f"{source} is not finished")
+    placement = placed(kube, release, like) or backup.get("pods") or {}
     nodes = kube.items("nodes")
     zones = {(node["metadata"].get("labels") or {}).get(ZONE, "") for node in nodes}
     for each in backup["claims"]:
@@ -424,7 +482,7 @@ def restore(kube: Kube, release: str, image: str, folder: Path) -> None:
         kube.create(*imported)
     kube.create(*(restored_claim(each, source.name) for each in backup["claims"]))
     # Also of snapshots: with the first pod that uses it, many classes choose where a volume is.
-    with Pods(kube, release, image, backup["claims"]) as pods:
+    with Pods(kube, release, image, backup["claims"], placement) as pods:
         for each in backup["claims"]:
             if "archive" in each:
                 with (source / each["archive"]).open("rb") as file:
@@ -600,6 +658,8 @@ def main(argv: Sequence[str]) -> int:
             added.add_argument("--class", dest="wished", default="", help="VolumeSnapshotClass")
         elif verb == "finish":
             added.add_argument("--keep", type=int, default=0, help="number of backups to keep; 0: all")
+        if verb != "finish":
+            added.add_argument("--like", type=Path, help="the release's StatefulSets, as kubectl -o json printed them")
     etcd = verbs.add_parser("restore-etcd")
     for name in ("namespace", "release"):
         etcd.add_argument(name)
@@ -608,11 +668,12 @@ def main(argv: Sequence[str]) -> int:
     kube = Kube(given.namespace)
     try:
         if given.verb == "save":
-            print(save(kube, given.release, given.image, given.folder, given.snapshots, given.wished))
+            print(save(kube, given.release, given.image, given.folder, given.snapshots, given.wished,
+                       given.like))
         elif given.verb == "finish":
             finish(kube, given.release, given.folder, given.keep)
         elif given.verb == "restore":
-            restore(kube, given.release, given.image, given.folder)
+            restore(kube, given.release, given.image, given.folder, given.like)
         else:
             restore_etcd(kube, given.release, given.snapshot)
     except (Refused, OSError) as error:

@@ -46,6 +46,8 @@ class Storage:
         self.handles: dict[str, str] = {}
         """Claim that was restored -> handle of the snapshot."""
         self.pod_zones: dict[str, str] = {}
+        self.tolerated: dict[str, set[str]] = {}
+        """Claim that was restored -> keys of the taints that its pod tolerates."""
         self._end = threading.Event()
         for zone in ("a", "b"):
             api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {
@@ -148,6 +150,7 @@ class Storage:
         claim = self.api.get(self.path("persistentvolumeclaims", name))
         if not claim["spec"].get("volumeName"):
             self.pod_zones[name] = zone
+            self.tolerated[name] = {each.get("key", "") for each in body["spec"].get("tolerations") or ()}
             snapshot = self.api.get(self.path("volumesnapshots", claim["spec"]["dataSource"]["name"]))
             content = self.api.get(
                 f"{GROUP}/volumesnapshotcontents/{snapshot['status']['boundVolumeSnapshotContentName']}")
@@ -230,7 +233,11 @@ def test_snapshots_of_one_moment_with_retention_and_restored_in_their_zones(
     assert all(each["handle"] == f"handle-of-{each['snapshot']}" for each in backup["claims"])
 
     wait_until(lambda: not first.with_name(now()).exists(), "another second", 5)
-    second = Path(done(storage, "save", folder))
+    like = tmp_path.with_name(f"{tmp_path.name}.json")  # it is uninstalled: nothing here says what its pods were like
+    like.write_text(json.dumps({"items": [{
+        "metadata": {"labels": {"app.kubernetes.io/instance": "demo", "app.kubernetes.io/component": "broker"}},
+        "spec": {"template": {"spec": {"tolerations": [{"key": "disk", "operator": "Exists"}]}}}}]}))
+    second = Path(done(storage, "save", folder, f"--like={like}"))
     done(storage, "finish", str(second), "--keep=1")
     assert [path.name for path in tmp_path.iterdir()] == [second.name]
     wait_until(lambda: storage.names("volumesnapshots") == {f"{name}-{second.name}" for name in ZONES}, "retention", 30)
@@ -249,6 +256,8 @@ def test_snapshots_of_one_moment_with_retention_and_restored_in_their_zones(
     done(storage, "restore", folder)
     assert storage.names("configmaps") - {"kube-root-ca.crt"} == {"other-hapax-etcd"}, "members that were removed later"
     assert storage.pod_zones == ZONES
+    assert {name for name, keys in storage.tolerated.items() if "disk" in keys} == {
+        name for name in ZONES if "broker" in name}, "a backup remembers it"
     assert storage.handles == {name: f"handle-of-{name}-{second.name}" for name in ZONES}
     claims = {each["metadata"]["name"]: each for each in storage.api.get(
         storage.path("persistentvolumeclaims"))["items"]}

@@ -15,6 +15,7 @@ from scripts.volumes import (
     claims_of,
     finish,
     newest,
+    placed,
     pod_for,
     restored_claim,
     snapshot_class,
@@ -137,8 +138,62 @@ def test_only_volumes_of_brokers_and_etcd_are_saved() -> None:
 
 
 def test_a_pod_is_kept_to_its_volume_s_zone() -> None:
-    (term,) = pod_for("c", "r", "i", "b", "broker")["spec"]["affinity"]["nodeAffinity"][
+    (term,) = pod_for("c", "r", "i", "b", "broker", {})["spec"]["affinity"]["nodeAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert term == {"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["b"]}]}
-    assert pod_for("c", "r", "i", "", "broker")["spec"]["affinity"] == {}
-    assert len(pod_for("c" * 90, "r", "i", "", "")["metadata"]["name"]) == 63
+    assert pod_for("c", "r", "i", "", "broker", {})["spec"]["affinity"] == {}
+    assert len(pod_for("c" * 90, "r", "i", "", "", {})["metadata"]["name"]) == 63
+
+
+TAINTED: dict[str, Any] = {"tolerations": [{"key": "disk", "operator": "Exists"}], "nodeSelector": {"disk": "fast"},
+                           "imagePullSecrets": [{"name": "registry"}]}
+
+
+def stateful_set(component: str, release: str = "demo", **spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": f"x-{component}", "labels": {
+        "app.kubernetes.io/instance": release, "app.kubernetes.io/component": component}},
+        "spec": {"template": {"spec": spec}}}
+
+
+class Installed(Kube):
+    """The StatefulSets that are there."""
+
+    def __init__(self, *found: dict[str, Any]) -> None:
+        super().__init__("n")
+        self.found = list(found)
+
+    def items(self, kind: str, *words: str) -> list[Any]:
+        assert (kind, words) == ("statefulsets", ("-l", "app.kubernetes.io/instance=demo"))
+        return self.found
+
+
+def test_a_pod_runs_where_the_release_s_own_pods_may_and_finds_its_image_as_they_do() -> None:
+    """Otherwise it stays pending on machines with taints, and its image is not found in a private registry."""
+    wanted = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "cpu", "operator": "Exists"}]}, {"matchFields": []}]}}}
+    kube = Installed(
+        stateful_set("broker", **TAINTED, affinity={**wanted, "podAntiAffinity": {"any": []}}, priorityClassName="p"),
+        stateful_set("etcd"), stateful_set("coordinator", tolerations=[{}]))
+    found = placed(kube, "demo", None)
+    assert found == {"broker": {**TAINTED, "affinity": wanted}, "etcd": {}}
+    spec = pod_for("c", "demo", "i", "b", "broker", found["broker"])["spec"]
+    assert {key: spec[key] for key in TAINTED} == TAINTED
+    zone = {"key": ZONE, "operator": "In", "values": ["b"]}
+    assert spec["affinity"] == {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchExpressions": [{"key": "cpu", "operator": "Exists"}, zone]},
+                              {"matchFields": [], "matchExpressions": [zone]}]}}}, "in this zone by either term"
+    assert found["broker"]["affinity"] == wanted, "one pod's zone is not another's"
+    assert pod_for("c", "demo", "i", "", "broker", found["broker"])["spec"]["affinity"] == wanted
+
+
+def test_the_pods_of_a_release_that_is_uninstalled_are_like_those_in_a_file(tmp_path: Path) -> None:
+    """A backup is taken after `helm uninstall`: nothing in the namespace says then what its pods were like."""
+    file = tmp_path / "statefulsets.json"
+    file.write_text(json.dumps({"items": [stateful_set("broker", "other"), stateful_set("broker", **TAINTED)]}))
+    assert placed(Installed(), "demo", file) == {"broker": TAINTED}
+    assert placed(Installed(stateful_set("broker")), "demo", file) == {"broker": {}}, "what is there counts"
+    assert placed(Installed(), "demo", None) == {}
+    for bad in ("[]", "no", "{}"):
+        file.write_text(bad)
+        with pytest.raises(Refused, match="kubectl get statefulsets"):
+            placed(Installed(), "demo", file)
