@@ -77,6 +77,7 @@ from hapax_operator.plan_etcd import (
 )
 from hapax_operator.plan_etcd_care import (
     AlarmSeen,
+    Attempt,
     CarePlan,
     CareSeen,
     CareStep,
@@ -84,6 +85,7 @@ from hapax_operator.plan_etcd_care import (
     Disarm,
     Prune,
     TakeSnapshot,
+    judged,
     last_of,
     plan_care,
 )
@@ -142,6 +144,8 @@ class EtcdKeeper:
         self._reporter = Reporter(api, StatusWriter(api, clock, lambda ref, body: None))
         self._started_at = clock.now_ms() // 1000
         self._snapshot_failed_at = 0
+        self._defragmented: dict[str, Attempt] = {}
+        """By member. In memory: another keeper tries once more."""
         self._idle = Idleness()
         self._volumes = VolumeKeeper(api, clock)
         self._m = {each: metrics.gauge(each) for each in (
@@ -304,9 +308,11 @@ class EtcdKeeper:
             except OSError as error:
                 log.warning("the folder of snapshots cannot be read", error=error)
                 failed_at = self._now()
+        databases = databases_of(found.seen, found.statuses)
+        self._defragmented = judged(self._defragmented, databases)
         return CareSeen(
-            settled, databases_of(found.seen, found.statuses), alarms_of(alarms), snapshots_of(names),
-            failed_at, self._started_at, free, current), alarms
+            settled, databases, alarms_of(alarms), snapshots_of(names), failed_at, self._started_at, free, current,
+            self._defragmented), alarms
 
     # --- apply
 
@@ -364,7 +370,10 @@ class EtcdKeeper:
         match step:
             case Defragment(member):
                 log.info("a member is defragmented", member=member)
+                # Before it, so that one that raises is not repeated at once: the member may be at it still.
+                self._defragmented[member] = Attempt(self._now(), failed=True)
                 await client.defragment(self._endpoint_of(member, found))
+                self._defragmented[member] = Attempt(self._now())
                 self._counts[ETCD_DEFRAGMENTED].add()
             case Yield(leader, to):
                 await self._move(leader, to, found)

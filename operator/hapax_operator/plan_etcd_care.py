@@ -3,7 +3,8 @@
 1. One thing at a time, and only while every member is healthy and no member is to change (`plan_etcd`).
 2. A member is defragmented when enough of its file is unused. It answers nothing meanwhile, so the leader comes last,
    and hands over first. A member that is alone stops the whole cluster for that time, so it is defragmented only when
-   the store takes no more writes anyway.
+   the store takes no more writes anyway. What the last attempt did not give back counts as used for an hour, so that
+   a file that stays large does not take its member away again and again.
 3. An alarm for space is ended once every member has space again, by the quota that it runs with: etcd raises it again
    at the next write without. An alarm for damage is shown, and never ended from here.
 4. A snapshot is taken from a member that does not lead, where there is one. The oldest beyond the number to keep go.
@@ -13,8 +14,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from hapax_operator.conditions import Condition
@@ -23,6 +24,9 @@ NOSPACE: Final = "NOSPACE"
 CORRUPT: Final = "CORRUPT"
 FREE_AGAIN: Final = 0.9
 """The share of the quota below which a member has space again."""
+WORTH_IT: Final = 0.02
+"""The share of the quota that a full member must get back at least: below, the next writes fill it at once."""
+_AGAIN_S: Final = 3600
 
 
 class Care(NamedTuple):
@@ -44,6 +48,17 @@ class DatabaseSeen(NamedTuple):
     leader: bool
     db_bytes: int
     used_bytes: int
+
+
+class Attempt(NamedTuple):
+    """At defragmenting a member."""
+
+    at: int
+    """Unix seconds."""
+    left_bytes: int | None = None
+    """Unused bytes of its file that it did not give back; None: not seen yet."""
+    failed: bool = False
+    """Whether it was not answered (in time)."""
 
 
 class AlarmSeen(NamedTuple):
@@ -72,6 +87,8 @@ class CareSeen:
     """Of the volume of snapshots; None: not known."""
     current: bool = True
     """Whether the pods are of the described revision, and thus have the described quota."""
+    attempts: Mapping[str, Attempt] = field(default_factory=dict)
+    """The last one of each member (`judged`)."""
 
 
 class Defragment(NamedTuple):
@@ -111,14 +128,14 @@ _RETRY_S: Final = 300
 
 
 def plan_care(care: Care, seen: CareSeen, now: int) -> CarePlan:
-    space, snapshot = _space(care, seen), _snapshot(care, seen, now)
+    space, snapshot = _space(care, seen, now), _snapshot(care, seen, now)
     conditions = tuple(each for each in (space, snapshot) if each is not None)
     due = max(last_of(seen.snapshots, now) + care.snapshot_every_s,
               seen.failed_at + _RETRY_S if 0 < seen.failed_at <= now else 0)
     wait_s = max(1, due - now) if care.snapshot_every_s else 3600
     if not seen.settled or not seen.databases:
         return CarePlan(None, conditions, wait_s)
-    step: CareStep | None = _disarm(care, seen) or _defragment(care, seen)
+    step: CareStep | None = _disarm(care, seen) or _defragment(care, seen, now)
     if step is None and care.snapshot_every_s:
         oldest_first = sorted(seen.snapshots, key=lambda each: (each.at <= now, each.at))
         surplus = oldest_first[: -care.snapshots_kept]
@@ -131,6 +148,13 @@ def plan_care(care: Care, seen: CareSeen, now: int) -> CarePlan:
         elif surplus:
             step = Prune(tuple(each.name for each in surplus))
     return CarePlan(step, conditions, wait_s)
+
+
+def judged(attempts: Mapping[str, Attempt], databases: Sequence[DatabaseSeen]) -> dict[str, Attempt]:
+    """With what each attempt has left, from the first look at its member after it."""
+    left = {each.member: each.db_bytes - each.used_bytes for each in databases}
+    return {member: each._replace(left_bytes=left.get(member)) if each.left_bytes is None else each
+            for member, each in attempts.items()}
 
 
 def last_of(snapshots: Sequence[SnapshotSeen], now: int) -> int:
@@ -153,9 +177,9 @@ def _disarm(care: Care, seen: CareSeen) -> Disarm | None:
     return None
 
 
-def _defragment(care: Care, seen: CareSeen) -> Defragment | HandOver | None:
+def _defragment(care: Care, seen: CareSeen, now: int) -> Defragment | HandOver | None:
     full = bool(_full(seen))
-    due = [each for each in seen.databases if _worth_it(care, each, full)]
+    due = [each for each in seen.databases if _worth_it(care, each, full, seen.attempts.get(each.member), now)]
     if not due or (len(seen.databases) == 1 and not full):
         return None
     first = min(due, key=lambda each: (each.leader, each.member))
@@ -165,21 +189,24 @@ def _defragment(care: Care, seen: CareSeen) -> Defragment | HandOver | None:
     return Defragment(first.member)
 
 
-def _worth_it(care: Care, database: DatabaseSeen, full: bool) -> bool:
+def _worth_it(care: Care, database: DatabaseSeen, full: bool, last: Attempt | None, now: int) -> bool:
     unused = database.db_bytes - database.used_bytes
+    if last is not None and last.at <= now < last.at + (_RETRY_S if last.failed else _AGAIN_S):
+        unused -= unused if last.left_bytes is None else last.left_bytes
     if full and not _has_space(care, database):
-        return database.used_bytes < FREE_AGAIN * care.quota_bytes
+        return database.used_bytes < FREE_AGAIN * care.quota_bytes and unused >= WORTH_IT * care.quota_bytes
     return database.db_bytes >= care.defragment_bytes and unused >= care.defragment_share * database.db_bytes
 
 
-def _space(care: Care, seen: CareSeen) -> Condition:
+def _space(care: Care, seen: CareSeen, now: int) -> Condition:
     damaged = sorted(each.member for each in seen.alarms if each.kind == CORRUPT)
     if damaged:
         return Condition("SpaceLeft", "False", "Corrupt", f"members {', '.join(damaged)} report a damaged database; "
                          "replace their volumes one at a time")
     full = _full(seen)
     if full:
-        if any(each.used_bytes >= FREE_AGAIN * care.quota_bytes for each in seen.databases):
+        if any(not _has_space(care, each) and not _worth_it(care, each, True, seen.attempts.get(each.member), now)
+               for each in seen.databases):
             return Condition("SpaceLeft", "False", "QuotaReached", "the store takes no writes: what it holds fills its "
                              "quota; raise etcd.quotaBytes, or remove what fills it")
         return Condition("SpaceLeft", "False", "QuotaReached", "the store takes no writes until its members are "

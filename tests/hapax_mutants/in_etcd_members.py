@@ -98,6 +98,12 @@ MUTANTS = (
         (CARE,),
     ),
     Mutant(
+        "a member of etcd whose file stays large is defragmented at each look", PAGE, OPERATOR + "plan_etcd_care.py",
+        "    if last is not None and last.at",
+        "    if False and last is not None and last.at",
+        (CARE, unit("operator/test_etcd_keeper.py")),
+    ),
+    Mutant(
         "an alarm of etcd ends while there is no space", PAGE, OPERATOR + "plan_etcd_care.py",
         "    if seen.current and all(_has_space(care, each) for each in seen.databases):\n",
         "    if True:\n",

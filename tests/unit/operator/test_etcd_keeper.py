@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hapax.runtime import telemetry
 from hapax.runtime.clock import SystemClock
 from hapax.runtime.etcd_members import EtcdAlarm, EtcdMember, EtcdRefused, EtcdStatus
@@ -62,11 +64,17 @@ class Members:
         self.alarms_fail = False
         self.down = False
         self.db_bytes = 100
+        self.used_bytes: int | None = None
+        """None: all of it."""
+        self.full = False
+        self.defragmented = 0
+        self.defragment_fails = False
 
     async def status(self, endpoint: str) -> EtcdStatus:
         if self.down:
             raise EtcdRefused("no answer")
-        return EtcdStatus(CLUSTER, 10, 10, 5, self.db_bytes, self.db_bytes, (), "3.6.16")
+        used = self.db_bytes if self.used_bytes is None else self.used_bytes
+        return EtcdStatus(CLUSTER, 10, 10, 5, self.db_bytes, used, (), "3.6.16")
 
     async def members(self, endpoint: str, *, confirmed: bool) -> list[EtcdMember]:
         if self.down:
@@ -76,7 +84,12 @@ class Members:
     async def alarms(self, endpoint: str) -> list[EtcdAlarm]:
         if self.alarms_fail:
             raise EtcdRefused("no leader")
-        return []
+        return [EtcdAlarm(10, "NOSPACE")] if self.full else []
+
+    async def defragment(self, endpoint: str) -> None:
+        self.defragmented += 1
+        if self.defragment_fails:
+            raise EtcdRefused("no answer in time")
 
     async def snapshot(self, endpoint: str, path: Path) -> int:
         await asyncio.to_thread(path.write_bytes, b"data")
@@ -146,3 +159,19 @@ async def test_a_folder_that_could_not_be_read_once_is_no_failed_snapshot(tmp_pa
     (folder / snapshot_name(int(time.time()) - 5)).write_bytes(b"data")
     await kept.look()
     assert {each["type"]: each["reason"] for each in api.status["conditions"]}["SnapshotTaken"] == "OnSchedule"
+
+
+async def test_a_defragmentation_without_effect_is_not_repeated_at_each_look(tmp_path: Path) -> None:
+    """Also one that failed: the member may be at it still."""
+    members = Members()
+    members.full, members.db_bytes, members.used_bytes = True, 990, 100
+    kept = keeper(Api(), members, tmp_path)
+    for _ in range(4):
+        await kept.look()
+    assert members.defragmented == 1
+    members.used_bytes, members.defragment_fails = 50, True  # more is unused than was then
+    with pytest.raises(EtcdRefused):
+        await kept.look()
+    for _ in range(3):
+        await kept.look()
+    assert members.defragmented == 2

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hapax_operator.plan_etcd_care import (
     AlarmSeen,
+    Attempt,
     Care,
     CareSeen,
     DatabaseSeen,
@@ -15,6 +16,7 @@ from hapax_operator.plan_etcd_care import (
     Prune,
     SnapshotSeen,
     TakeSnapshot,
+    judged,
     plan_care,
 )
 
@@ -120,3 +122,47 @@ def test_a_clock_that_was_ahead_neither_stops_snapshots_nor_keeps_old_ones_for_n
     assert condition(taken, "SnapshotTaken", care) == ("True", "OnSchedule")
     failed = replace(seen, snapshots=[], failed_at=NOW + day)
     assert isinstance(plan_care(care, failed, NOW).step, TakeSnapshot)
+
+
+FULL = [AlarmSeen("1", "NOSPACE")]
+
+
+def test_a_file_that_stays_large_is_not_defragmented_again_and_again() -> None:
+    """Each time its member answers nothing. What is left unused is the store's own, whatever it is."""
+    seen = CareSeen(True, databases((100, 100), (990, 890)), FULL)
+    assert plan_care(CARE, seen, NOW).step == Defragment("1")
+    tried = replace(seen, attempts={"1": Attempt(NOW)})
+    assert plan_care(CARE, tried, NOW).step is None, "it has not been seen since"
+    left = replace(tried, databases=databases((100, 100), (950, 890)))
+    left = replace(left, attempts=judged(left.attempts, left.databases))
+    assert left.attempts == {"1": Attempt(NOW, 60)}
+    assert judged(left.attempts, seen.databases) == left.attempts, "by the first look after it"
+    assert plan_care(CARE, left, NOW + 3599).step is None
+    assert condition(left, "SpaceLeft") == ("False", "QuotaReached")
+    (said,) = (each.message for each in plan_care(CARE, left, NOW).conditions)
+    assert "raise etcd.quotaBytes" in said, "a person must do something"
+    for grown in ((969, 890), (990, 925), (950, 871)):
+        assert plan_care(CARE, replace(left, databases=databases((100, 100), grown)), NOW).step is None
+    for grown in ((970, 890), (950, 870)):
+        more = replace(left, databases=databases((100, 100), grown))
+        assert plan_care(CARE, more, NOW).step == Defragment("1"), "more is unused than it left"
+    assert plan_care(CARE, left, NOW + 3600).step == Defragment("1")
+    failed = replace(left, attempts={"1": Attempt(NOW, 60, failed=True)})
+    assert plan_care(CARE, failed, NOW + 299).step is None
+    assert plan_care(CARE, failed, NOW + 300).step == Defragment("1"), "nothing can be written until it succeeds"
+    assert plan_care(CARE, left, NOW - 1).step == Defragment("1"), "a clock that was ahead"
+
+
+def test_a_full_member_is_not_defragmented_for_next_to_nothing() -> None:
+    little = CareSeen(True, databases((100, 100), (905, 895)), FULL)
+    planned = plan_care(CARE, little, NOW)
+    assert planned.step is None and "raise etcd.quotaBytes" in planned.conditions[0].message
+    assert plan_care(CARE, replace(little, databases=databases((100, 100), (915, 895))), NOW).step == Defragment("1")
+
+
+def test_one_member_s_attempt_says_nothing_about_another() -> None:
+    """Nor does the lead move for it."""
+    seen = CareSeen(True, databases((400, 100), (400, 100), (400, 100)))
+    tried = {each: Attempt(NOW, 300) for each in ("1", "2")}
+    assert plan_care(CARE, replace(seen, attempts=tried), NOW).step == HandOver("0", "1")
+    assert plan_care(CARE, replace(seen, attempts={**tried, "0": Attempt(NOW, 300)}), NOW).step is None
