@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import yaml
 
 from hapax_kube.binaries import ROOT
 from hapax_kube.tools import Tools
@@ -35,6 +38,14 @@ class Page:
         }  # fmt: skip
         for name in ("charts", "scripts"):
             (folder / name).symlink_to(ROOT / name)
+
+    def keep(self, given: Mapping[str, Any]) -> None:
+        """Adds these to values.yaml: what `--set` has changed stays so with the next commands."""
+        values = self._folder / "values.yaml"
+        known = yaml.safe_load(values.read_text())
+        for key, more in given.items():
+            known[key] = {**known.get(key, {}), **more}
+        values.write_text(yaml.safe_dump(known))
 
     def follow(self, heading: str, **variables: str) -> str:
         """The output of the commands. Before each command is a line `+ TIME COMMAND` (seconds since 1970). Raises

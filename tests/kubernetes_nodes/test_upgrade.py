@@ -127,6 +127,7 @@ def test_upgraded_under_load(
         replicas.start()
         began = time.monotonic()
         page.follow("Upgrading")
+        page.keep({role: {"podAnnotations": {"step": "two"}} for role in ("broker", "coordinator", "pid", "operator")})
         release.wait_ready()
         figures["helm upgrade, every pod replaced, under load"] = time.monotonic() - began
         replicas.close()

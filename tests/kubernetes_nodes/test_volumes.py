@@ -145,7 +145,8 @@ def test_volumes_that_no_machine_reaches_together_are_backed_up_and_restored_whe
 
     tools.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": [{
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name, "namespace": SPACE, "labels": {"app.kubernetes.io/instance": "zoned"}},
+        "metadata": {"name": name, "namespace": SPACE, "labels": {
+            "app.kubernetes.io/instance": "zoned", "app.kubernetes.io/component": "broker"}},
         "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "zoned",
                  "resources": {"requests": {"storage": "1Gi"}}}} for name in CLAIMS]}))
     run(zoned, "mkdir /v/d && hostname > /v/d/name", CLAIMS)
