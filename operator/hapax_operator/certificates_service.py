@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from hapax_operator.certificates_secrets import (
 )
 from hapax_operator.certificates_spec import Spec, offer_name
 from hapax_operator.certificates_store import StoreNotReady, set_up_store
+from hapax_operator.etcd_observe import pods_of, wanted_of
 from hapax_operator.plan_certificates import (
     AUTHORITIES,
     SERVICES,
@@ -200,6 +201,9 @@ class Keeper:
     async def service(self, name: str) -> Mapping[str, Any] | None:
         return await self._api.read(f"/api/v1/namespaces/{self._spec.namespace}/services/{name}")
 
+    async def pod(self, name: str) -> Mapping[str, Any] | None:
+        return await self._api.read(f"/api/v1/namespaces/{self._spec.namespace}/pods/{name}")
+
     async def workload(self, name: str) -> Mapping[str, Any] | None:
         return await self._api.read(f"{self._workloads}/{name}")
 
@@ -218,6 +222,8 @@ class _State:
         """Of issuers that other Secrets have, by id."""
         self.offers: dict[tuple[str, str], tuple[bytes, bytes]] = {}
         self.etcd: Mapping[str, Any] | None = None
+        self.etcd_pods: list[Mapping[str, Any]] = []
+        """Read only where some are no members'."""
         self.tokens: bytes | None = None
         self.seen = Seen()
 
@@ -254,6 +260,9 @@ class _State:
             state.annotations = state.bodies[spec.issuers]["metadata"].get("annotations") or {}
         if spec.etcd.workload:
             state.etcd = await keeper.workload(spec.etcd.workload)
+            if state.etcd is not None and spare_pods(state.etcd):
+                pods = [await keeper.pod(f"{spec.etcd.workload}-{each}") for each in range(wanted_of(state.etcd)[2])]
+                state.etcd_pods = [each for each in pods if each is not None]
         if any(holder.tokens for holder in state.wanted):
             state.tokens = await keeper.tokens()
         holders = {}
@@ -290,20 +299,45 @@ class _State:
                           for holder in self.wanted if holder.user)
         return Seen(
             issuers=self.issuers.known, holders=holders, offers=offers,
-            etcd=None if self.etcd is None else etcd_seen(self.etcd), store_ready=self.issuers.store_ready,
+            etcd=None if self.etcd is None else etcd_seen(self.etcd, self.etcd_pods),
+            store_ready=self.issuers.store_ready,
             users_stored=users_ready and keeper.stored(self.passwords()),
             asked=self.issuers.asked(self.annotations))
 
 
-def etcd_seen(workload: Mapping[str, Any]) -> EtcdSeen:
-    """From the body of a StatefulSet."""
+def spare_pods(workload: Mapping[str, Any]) -> bool:
+    """Whether a StatefulSet of etcd has more pods than members are wanted: those wait, and never become ready."""
+    members, _, replicas = wanted_of(workload)
+    return members < replicas
+
+
+def etcd_seen(workload: Mapping[str, Any], pods: Sequence[Mapping[str, Any]] = ()) -> EtcdSeen:
+    """From the body of a StatefulSet and, where it has spare pods, from theirs."""
     marked = (workload["spec"]["template"]["metadata"].get("annotations") or {}).get(TRUSTED)
     status, wanted = workload.get("status") or {}, workload["spec"].get("replicas", 1)
-    settled = (
-        status.get("observedGeneration") == workload["metadata"].get("generation")
+    settled = status.get("observedGeneration") == workload["metadata"].get("generation")
+    if spare_pods(workload):
+        settled = settled and _members_run(workload, pods)
+    else:
         # The current revision stays the former one: its keeper replaces the pods, not the StatefulSet's own update.
-        and wanted == status.get("replicas", 0) == status.get("readyReplicas", 0) == status.get("updatedReplicas", 0))
+        settled = settled and (
+            wanted == status.get("replicas", 0) == status.get("readyReplicas", 0) == status.get("updatedReplicas", 0))
     return EtcdSeen(None if marked is None else frozenset(filter(None, marked.split(","))), settled)
+
+
+def _members_run(workload: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether each pod is ready as described, or one beyond the wanted members that waits to be one. Such a pod is not
+    replaced for a new revision either, and reads its authorities only when it starts as a member."""
+    name, (members, _, replicas) = workload["metadata"]["name"], wanted_of(workload)
+    revision = (workload.get("status") or {}).get("updateRevision")
+    revisions = {each["metadata"]["name"]: (each["metadata"].get("labels") or {}).get("controller-revision-hash")
+                 for each in pods}
+    seen = pods_of(name, pods, ())
+    return all(
+        ordinal in seen and not seen[ordinal].deleting
+        and ((seen[ordinal].ready and revisions[f"{name}-{ordinal}"] == revision)
+             or (ordinal >= members and not seen[ordinal].runs_as))
+        for ordinal in range(replicas))
 
 
 def _bytes_in(path: Path) -> bytes:

@@ -104,6 +104,13 @@ MUTANTS = (
         (CARE, unit("operator/test_etcd_keeper.py")),
     ),
     Mutant(
+        "an issuer counts as trusted while a leaving member of etcd does not know it", PAGE,
+        OPERATOR + "certificates_service.py",
+        "or (ordinal >= members and not seen[ordinal].runs_as))",
+        "or ordinal >= members)",
+        (unit("operator/test_certificates_service.py"),),
+    ),
+    Mutant(
         "an alarm of etcd ends while there is no space", PAGE, OPERATOR + "plan_etcd_care.py",
         "    if seen.current and all(_has_space(care, each) for each in seen.databases):\n",
         "    if True:\n",
