@@ -75,6 +75,8 @@ class PodSeen(NamedTuple):
     address: str = ""
     cluster: str = ""
     """The cluster whose operator made it; empty: of a former release."""
+    report: str = ""
+    """What a driver that has ended left of its last batch (`spark_progress.read_report`)."""
 
     @property
     def live(self) -> bool:

@@ -279,8 +279,13 @@ def pod_seen(pod: Mapping[str, Any]) -> PodSeen:
         fingerprint=(metadata.get("annotations") or {}).get(FINGERPRINT, ""),
         phase=status.get("phase") or "Pending",
         gated=any(each["name"] == GATE for each in pod["spec"].get("schedulingGates") or ()),
-        told_ms=_told_to_end_ms(metadata), reason=reason, message=message, exit_code=code,
+        told_ms=_told_to_end_ms(metadata), reason=reason, message="" if _is_report(message) else message,
+        report=message if _is_report(message) else "", exit_code=code,
         address=status.get("podIP") or "", cluster=labels.get(OF_CLUSTER, ""))
+
+
+def _is_report(message: str) -> bool:
+    return message.startswith('{"progress": ')
 
 
 def _told(status: Mapping[str, Any]) -> tuple[str, str, int | None]:

@@ -71,6 +71,14 @@ def read_progress(text: bytes) -> Progress:
         raise ValueError(f"no progress: {error!r}") from error
 
 
+def read_report(text: str) -> Progress:
+    """What a driver left when it ended: `{"progress": ...}`. Raises ValueError."""
+    try:
+        return read_progress(json.dumps(json.loads(text)["progress"]).encode())
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no progress: {error!r}") from error
+
+
 def _text(value: Any) -> str:
     """Half of a surrogate pair, which JSON may hold and UTF-8 may not, becomes a question mark."""
     return str(value or "")[:256].encode(errors="replace").decode()

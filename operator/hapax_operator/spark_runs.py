@@ -44,7 +44,7 @@ from hapax_operator.spark_pods import (
     pod_seen,
     ui_service,
 )
-from hapax_operator.spark_progress import ProgressReader
+from hapax_operator.spark_progress import ProgressReader, read_report
 from hapax_operator.spark_resource import DEFAULT_ACCOUNT
 from hapax_operator.spark_work import SparkWork
 from hapax_operator.status import difference
@@ -226,12 +226,14 @@ class SparkRuns:
     def _told(
         self, work: SparkWork, planned: SparkPlan, key: tuple[str, str]
     ) -> Mapping[str, Any] | None:
-        """The last progress stays in the status after the driver has ended, except for its rates."""
+        """The last progress stays in the status after the driver has ended, except for its rates. A driver that ends
+        in good order leaves it in its pod, since it may end before it is asked again."""
         if work.spark is None:
             return None
         ref, pod = work.meta.ref, planned.running
         told = dict(work.progress)
         if pod is None:
+            told |= self._left(work, key)
             moment = {"inputRowsPerSecond": 0, "processedRowsPerSecond": 0} if told else {}
             return {**told, **moment, "executors": 0}
         executors = sum(
@@ -239,6 +241,18 @@ class SparkRuns:
             for each in self._pods.get(key, {}).values())
         progress = self._progress.of(pod, lambda: self._reconciler.wake(ref))
         return {**(told if progress is None else progress.status()), "executors": executors}
+
+    def _left(self, work: SparkWork, key: tuple[str, str]) -> dict[str, Any]:
+        known = (*self._pods.get(key, {}).values(), *self._ended.values())
+        drivers = [each for each in known if each.driver and each.owner == work.meta.uid]
+        last = max(drivers, key=lambda each: each.run, default=None)
+        if last is None or last.live or not last.report:
+            return {}
+        try:
+            return read_report(last.report).status()
+        except ValueError as error:
+            log.debug("a driver left no progress", pod=last.name, error=error)
+            return {}
 
     # --- pods
 

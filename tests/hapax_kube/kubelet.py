@@ -55,10 +55,11 @@ class Kubelet:
                 if error.code not in (404, 409):
                     raise
 
-    def ends(self, pod: Mapping[str, Any], phase: str, reason: str, code: int) -> None:
+    def ends(self, pod: Mapping[str, Any], phase: str, reason: str, code: int, message: str = "") -> None:
         """Reports that the pod's container has ended."""
+        said = message or f"said before {reason}"
         self._status(pod, {"phase": phase, "containerStatuses": [
-            _container({"terminated": {"reason": reason, "exitCode": code, "message": f"said before {reason}"}})]})
+            _container({"terminated": {"reason": reason, "exitCode": code, "message": said}})]})
 
     def _begin(self, pod: Mapping[str, Any], pods: list[dict[str, Any]]) -> None:
         name, labels = pod["metadata"]["name"], pod["metadata"]["labels"]

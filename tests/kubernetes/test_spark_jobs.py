@@ -243,10 +243,19 @@ def test_a_scheduled_job_runs_once_for_a_time_whatever_its_operator_does(
     assert namespace.secret(f"nightly-spark-auth-{uid[:8]}")["secret"], "what driver and executors know each other by"
     assert namespace.api.exists(f"/api/v1/namespaces/{namespace.name}/services/nightly-spark-ui")
     operator.kill()
-    kubelet.ends(pod, "Succeeded", "Completed", 0)
+    kubelet.ends(pod, "Succeeded", "Completed", 0, json.dumps({"progress": {
+        "queryId": "q", "batchId": 7, "numInputRows": 5, "inputRowsPerSecond": 2.5, "timestampMs": 1_767_225_600_250,
+        "lastCommit": {"batchId": 7, "timestampMs": 1_767_225_601_000}, "lag": {"records": 0, "ms": 0}}}))
     start_operator(namespace)
     until(kubelet, lambda: record().get("stage") == "Ended" or record()["scheduledAt"] != scheduled, "its end")
-    ends = [each["reason"] for each in record()["history"]]
-    assert ends == ["Completed"]
+    (end,) = record()["history"]
+    assert end["reason"] == "Completed" and "progress" not in end.get("message", "")
+
+    def left() -> dict[str, Any]:
+        found: dict[str, Any] = namespace.get(jobs, "nightly")["status"].get("progress", {})
+        return found
+
+    until(kubelet, lambda: left().get("batchId") == 7, "the last batch, which its driver left")
+    assert (left()["lag"]["records"], left()["inputRowsPerSecond"]) == (0, 0)
     if record()["scheduledAt"] == scheduled:
         assert kubelet.begun == ["nightly-spark-1"], "no second run for the time"

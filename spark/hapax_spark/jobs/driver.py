@@ -26,7 +26,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from hapax_spark.jobs.pod import PodError, api_server, settings
-from hapax_spark.jobs.progress import PORT, serve
+from hapax_spark.jobs.progress import PORT, Progress, serve
 from hapax_spark.jobs.session import spark_session
 
 TOLD_TO_END: Final = 128 + signal.SIGTERM
@@ -95,11 +95,14 @@ def main(words: list[str]) -> int:
     _make_folder(given.get("spark.eventLog.dir", ""))
     session = spark_session(os.environ.get("POD_NAME") or words[0].rpartition("/")[2], given=given)
     stopper.watch(session)
-    serve(session, port=int(os.environ.get("HAPAX_SPARK_PROGRESS_PORT", PORT)))
+    progress = Progress()
+    serve(session, progress, port=int(os.environ.get("HAPAX_SPARK_PROGRESS_PORT", PORT)))
     code = _run(words, stopper)
     stopper.done()
     with contextlib.suppress(Exception):  # if the JVM is gone, so are its executors
         session.stop()
+    if code in (0, TOLD_TO_END):
+        _leave(progress.last_report())  # no other process can ask for the last batch's any more
     return code
 
 
@@ -125,10 +128,15 @@ def _run(words: list[str], stopper: Stopper) -> int:
 
 def _failed(code: int, message: str) -> int:
     print(message, file=sys.stderr, flush=True)
+    _leave(message)
+    return code
+
+
+def _leave(message: str) -> None:
+    """For the operator, which reads it in the status of the pod."""
     with contextlib.suppress(OSError):  # not in a container
         if _TERMINATION_LOG.exists():
             _TERMINATION_LOG.write_bytes(message.encode()[:_MESSAGE_BYTES])
-    return code
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ from pyspark.sql.streaming.listener import (
 
 PORT: Final = 4041
 _SLOWEST_CLIENT_S: Final = 5.0
+_LONGEST_REPORT: Final = 2048
 
 
 class Progress(StreamingQueryListener):
@@ -68,6 +69,13 @@ class Progress(StreamingQueryListener):
         with self._lock:
             queries = list(self._queries.values())
         return {**queries[0], "queries": queries} if queries else None
+
+    def last_report(self) -> str:
+        """`{"progress": ...}` with what the answer says of its first query, at most 2,048 bytes; empty: nothing."""
+        answer = self.answer() or {}
+        told = {name: value for name, value in answer.items() if name not in ("queries", "sources")}
+        text = json.dumps({"progress": told}) if told else ""
+        return text if len(text) <= _LONGEST_REPORT else ""
 
 
 def described(batch: StreamingQueryProgress, committed: dict[str, int] | None) -> dict[str, Any]:
@@ -137,9 +145,10 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def serve(session: SparkSession, address: str = "", port: int = PORT) -> ThreadingHTTPServer:
+def serve(
+    session: SparkSession, progress: Progress, address: str = "", port: int = PORT
+) -> ThreadingHTTPServer:
     """Listens to the session's queries and answers requests until the process ends. Port 0: any free port."""
-    progress = Progress()
     session.streams.addListener(progress)
     server = ThreadingHTTPServer((address, port), _handler(progress))
     server.daemon_threads = True

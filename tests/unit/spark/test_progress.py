@@ -6,6 +6,9 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from hapax_operator.spark_progress import read_report
 from hapax_spark.jobs.progress import Progress, described, metrics
 
 BEGAN = 1_767_225_600_250
@@ -75,3 +78,22 @@ def test_metrics_are_those_of_the_answer_and_leave_out_what_it_does_not_tell() -
 def test_a_query_s_name_breaks_no_line() -> None:
     query = {**described(batch(1), None), "name": 'a"b\\c\nd'}
     assert 'name="a\\"b\\\\c\\nd"' in metrics({"queries": [query]})
+
+
+def test_what_a_driver_leaves_is_its_last_batch() -> None:
+    progress = Progress()
+    assert progress.last_report() == ""
+    for number in range(3):
+        progress.onQueryProgress(SimpleNamespace(progress=batch(number)))  # type: ignore[arg-type]
+    left = read_report(progress.last_report())
+    assert (left.query, left.batch, left.committed_batch, left.rows) == (QUERY, 2, 2, 100)
+    long = batch(3)
+    long.name = "f" * 2048
+    progress.onQueryProgress(SimpleNamespace(progress=long))  # type: ignore[arg-type]
+    assert progress.last_report() == "", "half of it would be no JSON"
+
+
+@pytest.mark.parametrize("text", ['{"progress": ', '{"progress": 1}', '{"progress": {"batchId": true}}', "[]", "1"])
+def test_what_is_no_report_is_told_apart(text: str) -> None:
+    with pytest.raises(ValueError):
+        read_report(text)
