@@ -217,7 +217,8 @@ def _conf(spark: SparkSpec) -> dict[str, str]:
         found |= {"spark.ui.enabled": "true", "spark.ui.port": str(UI_PORT), "spark.ui.prometheus.enabled": "true",
                   "spark.metrics.conf.*.sink.prometheusServlet.class":
                       "org.apache.spark.metrics.sink.PrometheusServlet",
-                  "spark.metrics.conf.*.sink.prometheusServlet.path": "/metrics/prometheus"}
+                  "spark.metrics.conf.*.sink.prometheusServlet.path": "/metrics/prometheus",
+                  "spark.metrics.conf.*.source.jvm.class": "org.apache.spark.metrics.source.JvmSource"}
     return found
 
 
