@@ -193,8 +193,8 @@ def test_a_job_with_all_that_its_fields_say(
         assert sorted(found) == sorted(f"v{number}|{TOKEN}|both|mounted|{machine}" for number in range(RECORDS))
 
         tools.kubectl("delete", "sparkjob", "seen", *SPACE, "--timeout=120s", timeout_s=140)
-        assert not pods(tools, "spark-executor") and not [
-            each for each in pods(tools, "spark-driver") if each["status"]["phase"] == "Running"]
+        assert not [each for each in pods(tools, "spark-driver") if each["status"]["phase"] == "Running"]
+        wait_until(lambda: not pods(tools, "spark-executor"), "end of the executors, which Kubernetes ends", 60)
         figures["a SparkJob from its resource to its end"] = time.monotonic() - began
         assert_logged(tools)
     finally:
