@@ -101,6 +101,7 @@ def resources(bootstrap: str) -> str:
     small = {key: value for key, value in SMALL.items()
              if not key.endswith((".memory", ".cores")) and "ui" not in key}
     small["spark.kubernetes.executor.deleteOnTermination"] = "false"  # what failed can be looked at
+    small["spark.eventLog.compress"] = "false"  # its text is looked at
     small["spark.kubernetes.executor.request.cores"] = SMALL["spark.kubernetes.executor.request.cores"]
     few = {"requests": {"cpu": "50m", "memory": "512Mi"}, "limits": {"memory": "1536Mi"}}
     apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{
