@@ -201,16 +201,29 @@ def end_leftovers(state: ClusterState, timeout: float = 10.0) -> None:
             os.close(descriptor)
 
 
-def free_port(taken: set[int]) -> int:
+def free_port(taken: set[int], held: list[socket.socket] | None = None) -> int:
     """A free loopback port below the range of outgoing connections, so that no such connection can take it while its
-    owner is being restarted. Adds it to `taken`."""
+    owner is being restarted. Adds it to `taken`. `held`: gets a socket that keeps other callers from the port while it
+    is open; a server, which sets SO_REUSEADDR, can listen there nevertheless."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     first = 10_000 if low > 12_000 else 1_024
     for _ in range(1_000):
         port = first + secrets.randbelow(max(low, first + 1_000) - first)
-        if port not in taken and port_is_free(port):
-            taken.add(port)
-            return port
+        if port in taken:
+            continue
+        holder = socket.socket()
+        try:
+            holder.bind(("127.0.0.1", port))  # without SO_REUSEADDR, which would not see another's holder
+        except OSError:
+            holder.close()
+            continue
+        taken.add(port)
+        if held is None:
+            holder.close()
+        else:
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.append(holder)
+        return port
     raise LocalClusterError("no free port on 127.0.0.1")
 
 

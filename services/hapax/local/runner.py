@@ -72,6 +72,7 @@ class Runner:
         self._etcd_command: list[str] = []
         self._state = ClusterState("", "", os.getpid(), start_time(os.getpid()))
         self._control: socket.socket | None = None
+        self._held: list[socket.socket] = []
         self._wake, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector = selectors.DefaultSelector()
         self._stopping = False
@@ -127,11 +128,11 @@ class Runner:
         arguments, taken = self._arguments, set[int]()
         if arguments.port and not port_is_free(arguments.port):
             raise LocalClusterError(f"port {arguments.port} is taken; choose another with --port, or --port 0")
-        first_port = arguments.port or free_port(taken)
+        first_port = arguments.port or self._port(taken)
         taken.add(first_port)
         self._state.cluster_id = self._folder.cluster_id()
         self._state.bootstrap = f"127.0.0.1:{first_port}"
-        etcd_client, etcd_peer = free_port(taken), free_port(taken)
+        etcd_client, etcd_peer = self._port(taken), self._port(taken)
         binary = find_etcd()
         if not binary.sound:
             version = ".".join(map(str, binary.version))
@@ -146,20 +147,24 @@ class Runner:
         )  # fmt: skip
         for role, count in counts:
             for index in range(count):
-                rpc_port, public_rpc_port, http_port = free_port(taken), free_port(taken), free_port(taken)
+                rpc_port, public_rpc_port, http_port = self._port(taken), self._port(taken), self._port(taken)
                 if role == "broker" and index == 0:
                     port = first_port
                 else:
-                    port = free_port(taken) if role in ("broker", "coordinator") else rpc_port
+                    port = self._port(taken) if role in ("broker", "coordinator") else rpc_port
                 self._add(f"{role}-{index}", role, port, rpc_port, http_port, index)
                 process = self._state.processes[-1]
                 process.public_rpc_port = public_rpc_port
-                process.frames_port = free_port(taken) if role in ("broker", "coordinator") else 0
+                process.frames_port = self._port(taken) if role in ("broker", "coordinator") else 0
                 if self._secure is not None and role in ("broker", "coordinator"):
-                    process.nodes_port = free_port(taken)
+                    process.nodes_port = self._port(taken)
         if self._secure is not None:
             self._secure.prepare(self._state.cluster_id, self._state.processes, self._state.bootstrap)
         self._save()
+
+    def _port(self, taken: set[int]) -> int:
+        """Held until this runner ends, since its process binds it seconds later, and again whenever it is restarted."""
+        return free_port(taken, self._held)
 
     def _add(self, name: str, role: Role, port: int, rpc_port: int, http_port: int, index: int = 0) -> None:
         node_id = _FIRST_NODE_ID[role] + index if role != "etcd" else -1
