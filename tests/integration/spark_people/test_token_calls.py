@@ -75,7 +75,12 @@ class Driver:
         self.again(batch, *rows, **more)
 
     def again(self, batch: int, *rows: bytes, **more: str) -> None:
-        self.commit(self.write(batch, *rows, **more), **more)
+        message = self.write(batch, *rows, **more)
+        try:
+            self.commit(message, **more)
+        except Exception:
+            self.abort(message)  # as Spark does
+            raise
 
     def refused(self, error: type[Exception], batch: int, *rows: bytes, **more: str) -> str:
         with pytest.raises(error) as caught:
@@ -366,6 +371,7 @@ def test_a_commit_looks_again_under_which_name_the_first_batch_is_written(
     late = write_attempt(options, output_columns(SCHEMA, options.topic), token, given, frozen._plan)
     with pytest.raises(CheckpointError, match="as scope 'live'"):
         HapaxStreamWriter(options, SCHEMA).commit([late], 0)
+    begun.abort(late)
     assert values(cluster, topics[1]) == [b"a"]
 
 
