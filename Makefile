@@ -39,7 +39,8 @@ secure-demo: setup ## two tenants on a closed cluster: one refused, certificates
 	@$(BIN)/python -m scripts.secure_demo
 
 test: lint ## run lint, type checks, layering checks and all tests
-	@$(BIN)/python -m pytest -n 2 -rs tests
+	@$(BIN)/python -m pytest -n 2 -rs tests --ignore tests/kubernetes
+	@$(BIN)/python -m pytest -n 4 -rs tests/kubernetes # for the most part they wait for a Kubernetes
 
 test-one: setup ## run one test or folder: make test-one T=tests/unit/core
 	@$(BIN)/python -m pytest $(T)
