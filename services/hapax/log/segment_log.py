@@ -79,6 +79,7 @@ class SegmentLog(SegmentList):
         """Closed segments must not be removed: compaction is reading them."""
         self._torn = False
         """Bytes of a failed write lie behind the end of the active segment, because cutting them off failed too."""
+        self._closed = False
         self._unsynced: dict[Segment, int] = {}
         """Changed segments -> how many syncs had begun when they were last changed. Sizes would not do: a file that was
         cut may have grown to its former size by the end of a sync that has not seen its present content."""
@@ -225,7 +226,7 @@ class SegmentLog(SegmentList):
 
     @property
     def needs_sync(self) -> bool:
-        return self.synced_offset < self.end_offset
+        return self.synced_offset < self.end_offset and not self._closed
 
     async def sync(self) -> None:
         """Makes everything appended before the call durable. Raises SyncFailed."""
@@ -250,7 +251,8 @@ class SegmentLog(SegmentList):
             if segment not in self._unindexed:
                 self._unindexed.append(segment)
         self._syncs_begun += 1
-        return Unsynced(segments, list(self._unsynced.values()), self.end_offset, self.cuts)
+        end = self.synced_offset if self._closed else self.end_offset
+        return Unsynced(segments, list(self._unsynced.values()), end, self.cuts)
 
     def release(self, unsynced: Unsynced) -> None:
         for segment in unsynced.segments:
@@ -525,7 +527,12 @@ class SegmentLog(SegmentList):
     # --- end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Closes each file as soon as its readers are done."""
+        """Closes each file as soon as its readers are done. What waits for a sync is given up: it may still wait in the
+        queue of the group commit, which would find closed files."""
+        self._closed = True
+        self._unsynced.clear()
+        self._unsynced_files.clear()
+        self._unsynced_folders.clear()
         for segment in self.segments:
             segment.drop(remove=False)
         self.folder.close()

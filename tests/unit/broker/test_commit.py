@@ -61,6 +61,18 @@ async def test_many_partitions_share_a_few_lanes(disk: FaultyDisk) -> None:
     assert [p.durable for p in partitions] == [[1]] * 30
 
 
+async def test_a_log_that_is_closed_while_it_waits_for_its_sync_stops_no_other(disk: FaultyDisk) -> None:
+    """Its replica has moved away. The process ended: a closed file has no descriptor to sync."""
+    committer = Committer(disk, lambda reason: pytest.fail(reason))
+    gone, stays = Partition(disk, 0), Partition(disk, 1)
+    for partition in (gone, stays):
+        partition.write(committer)
+    gone.log.close()
+    await committer.drain()
+    assert (gone.durable, stays.durable) == ([0], [1]), "nothing of it is said to be durable"
+    assert not gone.log.needs_sync and not committer.queued
+
+
 async def test_a_write_just_after_the_last_round_is_not_forgotten(disk: FaultyDisk) -> None:
     """A lane that is about to close must not be taken for one that will look again."""
     committer = Committer(disk, lambda reason: pytest.fail(reason))
