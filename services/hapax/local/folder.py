@@ -203,35 +203,39 @@ def end_leftovers(state: ClusterState, timeout: float = 10.0) -> None:
 
 def free_port(taken: set[int], held: list[socket.socket] | None = None) -> int:
     """A free loopback port below the range of outgoing connections, so that no such connection can take it while its
-    owner is being restarted. Adds it to `taken`. `held`: gets a socket that keeps other callers from the port while it
-    is open; a server, which sets SO_REUSEADDR, can listen there nevertheless."""
+    owner is being restarted. Adds it to `taken`. `held`: gets what `hold_port` returns."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     first = 10_000 if low > 12_000 else 1_024
     for _ in range(1_000):
         port = first + secrets.randbelow(max(low, first + 1_000) - first)
         if port in taken:
             continue
-        holder = socket.socket()
         try:
-            holder.bind(("127.0.0.1", port))  # without SO_REUSEADDR, which would not see another's holder
+            holders = hold_port(port)
         except OSError:
-            holder.close()
             continue
         taken.add(port)
         if held is None:
-            holder.close()
+            for holder in holders:
+                holder.close()
         else:
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            held.append(holder)
+            held += holders
         return port
     raise LocalClusterError("no free port on 127.0.0.1")
 
 
-def port_is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
+def hold_port(port: int) -> tuple[socket.socket, socket.socket]:
+    """Sockets that keep other callers from the loopback port while they are open; a server, which sets SO_REUSEADDR,
+    can listen there nevertheless. Raises OSError where another caller holds it or a server listens."""
+    name, place = socket.socket(socket.AF_UNIX), socket.socket()
+    try:
+        # A name besides, because two sockets with SO_REUSEADDR can have the port. Without that option, connections of
+        # a server that has just ended would still be in the way.
+        name.bind(f"\0hapax-port-{port}")
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        place.bind(("127.0.0.1", port))
+    except OSError:
+        name.close()
+        place.close()
+        raise
+    return name, place

@@ -37,7 +37,7 @@ from hapax.local.folder import (
     Role,
     end_leftovers,
     free_port,
-    port_is_free,
+    hold_port,
     start_time,
 )
 from hapax.local.secure import DEFAULTS, SecureFolder
@@ -126,9 +126,13 @@ class Runner:
         if former is not None:
             end_leftovers(former)
         arguments, taken = self._arguments, set[int]()
-        if arguments.port and not port_is_free(arguments.port):
-            raise LocalClusterError(f"port {arguments.port} is taken; choose another with --port, or --port 0")
         first_port = arguments.port or self._port(taken)
+        if arguments.port:
+            try:
+                self._held += hold_port(arguments.port)
+            except OSError as error:
+                raise LocalClusterError(
+                    f"port {arguments.port} is taken; choose another with --port, or --port 0") from error
         taken.add(first_port)
         self._state.cluster_id = self._folder.cluster_id()
         self._state.bootstrap = f"127.0.0.1:{first_port}"
