@@ -48,6 +48,13 @@ MUTANTS: Final = (
         (unit("runtime/test_rpc_former.py"),),
     ),
     Mutant(
+        "a pipe between two releases passes over its first pause", "its bytes are held in memory",
+        "runtime/former_server.py",
+        "        outer.resume_reading()\n        inner.write(begin)  # which may pause it again\n",
+        "        inner.write(begin)\n        outer.resume_reading()\n",
+        (unit("runtime/test_rpc_former.py"),),
+    ),
+    Mutant(
         "a change that found no controller is taken for done", "a failure is told", "client/admin.py",
         "            except RpcError:\n                in_doubt = True\n",
         "            except (RpcError, RetriableError):\n                in_doubt = True\n",

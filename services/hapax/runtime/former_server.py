@@ -70,8 +70,8 @@ class FormerServer:
         except BaseException:
             transport.abort()
             raise
-        inner.write(begin)
         outer.resume_reading()
+        inner.write(begin)  # which may pause it again
         try:
             await asyncio.wait({outer.gone, inner.gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:

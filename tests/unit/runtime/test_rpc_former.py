@@ -4,6 +4,7 @@ FROM=a76baed` has nodes of both releases."""
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
 import threading
@@ -18,7 +19,7 @@ from hapax.codec.metadata import NodeRecord
 from hapax.core.types import NodeId, RegistrationEpoch
 from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2, lease_pb2
 from hapax.runtime.cluster import NodeView
-from hapax.runtime.former_server import FormerServer
+from hapax.runtime.former_server import FormerServer, _Pipe
 from hapax.runtime.network import TcpNetwork
 from hapax.runtime.ports import RpcError, RpcHandler, RpcPeer, RpcServer
 from hapax.runtime.rpc import RpcIdentity
@@ -182,16 +183,11 @@ def test_what_the_grpc_server_says_first_is_passed_on() -> None:
                 while accepted.recv(100):
                     pass
 
-        class Grpc:
-            address = f"127.0.0.1:{inside.getsockname()[1]}"
-
-            async def start(self, host: str, port: int) -> None: ...
-
-            async def close(self, grace: float) -> None: ...
+        grpc = Silent(f"127.0.0.1:{inside.getsockname()[1]}")
 
         async def scenario() -> bytes:
             loop = asyncio.get_running_loop()
-            server = FormerServer(cast(GrpcServer, Grpc()), {}, "c1")
+            server = FormerServer(cast(GrpcServer, grpc), {}, "c1")
             await server.start(TcpNetwork(RpcIdentity("c1", "broker/3")), "127.0.0.1", 0)
             host, _, port = server.address.rpartition(":")
             reader, writer = await asyncio.open_connection(host, int(port))
@@ -215,6 +211,70 @@ def test_what_the_grpc_server_says_first_is_passed_on() -> None:
             assert uvloop.run(scenario()) == said
         finally:
             speaking.join()
+
+
+def test_a_client_sends_no_faster_than_the_grpc_server_takes_even_its_first_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A transport pauses its writer once. Where that is passed over, all that the client sends is held in memory."""
+    begin, rest = b"PRI " + bytes(60_000), bytes(8_000_000)
+    pipes: list[_Pipe] = []
+    paused: list[_Pipe] = []
+    once_paused = asyncio.Event()
+    connection_made, pause_writing = _Pipe.connection_made, _Pipe.pause_writing
+
+    def narrow(pipe: _Pipe, transport: asyncio.BaseTransport) -> None:
+        pipes.append(pipe)
+        if len(pipes) == 2:  # to the gRPC server
+            cast(asyncio.Transport, transport).set_write_buffer_limits(0)
+            with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as same:
+                same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        connection_made(pipe, transport)
+
+    def pause(pipe: _Pipe) -> None:
+        paused.append(pipe)
+        once_paused.set()
+        pause_writing(pipe)
+
+    monkeypatch.setattr(_Pipe, "connection_made", narrow)
+    monkeypatch.setattr(_Pipe, "pause_writing", pause)
+
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as inside:
+            inside.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            inside.setblocking(False)
+            grpc = Silent(f"127.0.0.1:{inside.getsockname()[1]}")
+            server = FormerServer(cast(GrpcServer, grpc), {}, "c1")
+            await server.start(TcpNetwork(RpcIdentity("c1", "broker/3")), "127.0.0.1", 0)
+            host, _, port = server.address.rpartition(":")
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(begin + rest)
+            loop = asyncio.get_running_loop()
+            async with asyncio.timeout(30):
+                accepted, _ = await loop.sock_accept(inside)
+                await once_paused.wait()
+                outer, inner = pipes
+                assert paused == [inner]
+                assert outer._transport is not None and not outer._transport.is_reading()
+                taken = 0
+                while taken < len(begin + rest):  # it goes on as the server takes more
+                    taken += len(await loop.sock_recv(accepted, 1 << 20))
+            accepted.close()
+            writer.close()
+            await server.close()
+
+    uvloop.run(scenario())
+
+
+class Silent:
+    """In the place of a gRPC server that is busy."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    async def start(self, host: str, port: int) -> None: ...
+
+    async def close(self, grace: float) -> None: ...
 
 
 def gone_at_once(port: int) -> None:
