@@ -23,8 +23,9 @@ KILLS ?= 50
 FLIGHTS ?= 336776
 ARCHIVES ?=
 VERSION ?=
+SHORT ?=
 
-.PHONY: help setup demo secure-demo test test-one test-clients security-test lint bench proto docs scenarios-update spark-matrix golden upgrade-test sim sim-seed sim-summary explore chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test kube-upgrade cert-manager-test audit-deps sbom release release-test clean
+.PHONY: help setup demo secure-demo test test-one test-clients security-test lint bench bench-guarantees proto docs scenarios-update spark-matrix golden upgrade-test sim sim-seed sim-summary explore chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test kube-upgrade cert-manager-test audit-deps sbom release release-test clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +62,9 @@ lint: setup ## run ruff, mypy and import-linter; check that generated code and p
 
 bench: setup ## measure the figures of docs/benchmarks.md; also writes build/bench.jsonl
 	@PYTHONPATH=tests $(BIN)/python -m bench
+
+bench-guarantees: setup ## measure what each guarantee costs, next to Apache Kafka (16 minutes; SHORT=1: two); updates docs/guarantees.md
+	@PYTHONPATH=tests $(BIN)/python -m bench.guarantees $(if $(SHORT),--short)
 
 proto: setup ## regenerate services/hapax/rpc/gen from proto/
 	@$(BIN)/python scripts/generate_proto.py

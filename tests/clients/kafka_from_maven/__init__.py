@@ -21,6 +21,7 @@ from typing import Final
 import pytest
 
 from hapax.local.folder import free_port
+from integration.etcd_process import dies_with_parent
 from maven import Unavailable, fetched
 
 _POM = Path(__file__).with_name("pom.xml")
@@ -34,14 +35,18 @@ AS_KAFKA_STARTS_IT: Final = (
 """The options of Kafka's own start script: for measurements."""
 
 
+def version() -> str:
+    found = re.search(r"<kafka\.version>(.+?)<", _POM.read_text())
+    assert found is not None
+    return found.group(1)
+
+
 def jars() -> str:
     """The class path, fetched if need be. Skips the test where that is impossible."""
     if shutil.which("java") is None:
         pytest.skip("Apache Kafka needs java, which is not on the PATH")
-    found = re.search(r"<kafka\.version>(.+?)<", _POM.read_text())
-    assert found is not None
     try:
-        return str(fetched(_POM, f"kafka-{found.group(1)}") / "*")
+        return str(fetched(_POM, f"kafka-{version()}") / "*")
     except Unavailable as error:
         pytest.skip(str(error))
 
@@ -51,15 +56,17 @@ class KafkaFromMaven:
 
     def __init__(
         self, folder: Path, node_id: int = 1, joins: KafkaFromMaven | None = None, *,
-        java: Sequence[str] = _SHORT_LIVED, settings: Sequence[str] = (),
+        java: Sequence[str] = _SHORT_LIVED, settings: Sequence[str] = (), owned: bool = False,
     ) -> None:
         """`joins`: the process that is the controller too; without it, this one is. `java`: options of the JVM.
-        `settings`: lines of server.properties that take precedence."""
+        `settings`: lines of server.properties that take precedence. `owned`: it ends with the thread that starts it,
+        however that ends."""
         self._folder = folder
         self._jars = jars()
         self._options = java
         self._node_id = node_id
         self._joins = joins
+        self._owned = owned
         taken: set[int] = set()
         self._port, self._controller_port = free_port(taken), free_port(taken)
         self._process: subprocess.Popen[bytes] | None = None
@@ -82,8 +89,9 @@ class KafkaFromMaven:
     def start(self) -> None:
         """Returns when the broker accepts connections."""
         log = (self._folder / "server.log").open("ab")
+        command = [*self._java(), "kafka.Kafka", str(self._settings)]
         self._process = subprocess.Popen(
-            [*self._java(), "kafka.Kafka", self._settings],
+            dies_with_parent(command) if self._owned else command,
             stdout=log,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -113,7 +121,7 @@ class KafkaFromMaven:
         return (self._folder / "server.log").read_text(errors="replace")
 
     def _java(self) -> list[str]:
-        return ["java", *self._options, "-cp", self._jars]
+        return [shutil.which("java") or "java", *self._options, "-cp", self._jars]
 
     def _properties(self) -> str:
         leader, broker = self._joins or self, f"127.0.0.1:{self._port}"
