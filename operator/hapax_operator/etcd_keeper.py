@@ -250,14 +250,16 @@ class EtcdKeeper:
         # After the pods: what they run as was a member before (EtcdSeen).
         statuses = await self._statuses(range(max(replicas, *(each + 1 for each in pods_seen), 1)))
         members, confirmed = await self._member_list(statuses)
-        if known and not confirmed:  # whose data counts is not known, so every claim does (plan_etcd_volumes)
+        seen = EtcdSeen(
+            wanted=wanted, pods_wanted=pods_wanted, replicas=replicas, pods=pods_seen, record=record_of(record),
+            clusters=frozenset(f"{each.cluster:x}" for each in statuses.values()), quorum=confirmed,
+            members=members_of(spec, members, statuses))
+        if known and not (confirmed and seen.members_known):
+            # Whose data counts is not known, so every claim does (plan_etcd_volumes).
             claims = await self._claims()
         ordinals = {ordinal_of(each["metadata"]["name"].removeprefix("data-"), spec.workload) for each in claims}
-        return Look(stateful_set, {each["metadata"]["name"]: each for each in pods}, record, EtcdSeen(
-            wanted=wanted, pods_wanted=pods_wanted, replicas=replicas, pods=pods_seen,
-            claims=frozenset(each for each in ordinals if each is not None), record=record_of(record),
-            clusters=frozenset(f"{each.cluster:x}" for each in statuses.values()), quorum=confirmed,
-            members=members_of(spec, members, statuses)), statuses)
+        seen = replace(seen, claims=frozenset(each for each in ordinals if each is not None))
+        return Look(stateful_set, {each["metadata"]["name"]: each for each in pods}, record, seen, statuses)
 
     async def _claims(self) -> list[Mapping[str, Any]]:
         path = f"/api/v1/namespaces/{self._spec.namespace}/persistentvolumeclaims"
@@ -416,7 +418,8 @@ class EtcdKeeper:
         return RollSeen(
             described(found.stateful_set), [each for each in ordinals_of(found.stateful_set) if each in members],
             self._idle.judged(pods, self._clock.monotonic_ms()),
-            "" if planned.settled else planned.ready.message, paused)
+            "" if planned.settled else planned.ready.message, paused,
+            planned.ready.message if planned.foreign else "")
 
     async def _hand_over(self, found: Look) -> None:
         voters = [each for each in found.seen.members if each.healthy and not each.learner]
@@ -435,9 +438,10 @@ class EtcdKeeper:
         if workload.paused:
             why = "nothing is changed while hapax.dev/pause is set"
             conditions.append(Condition("Paused", "True", "Annotated", why))
-        needed = max((each.ordinal + 1 for each in seen.members), default=0)
-        if not seen.members and seen.record.cluster:  # none answers: they still need their pods
-            needed = max(seen.replicas, workload.status.get("members", 0))
+        needed = max((each + 1 for each in (*(each.ordinal for each in seen.members), *seen.strangers)), default=0)
+        if not seen.members_known and (seen.record.cluster or seen.clusters):
+            # None of them answers, or one of another cluster does: they still need their pods.
+            needed = max(needed, seen.replicas, workload.status.get("members", 0))
         notes = [Note("Normal" if planned.step is not None else "Warning", planned.ready.reason, planned.ready.message)]
         await self._reporter.report(workload, {
             "replicas": seen.replicas, "ready": sum(each.ready for each in seen.pods.values()),

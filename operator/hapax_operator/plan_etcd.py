@@ -85,6 +85,11 @@ class Record(NamedTuple):
 NOTHING: Final = Record()
 
 
+def clusters_in(pod: PodSeen) -> set[str]:
+    """Those of whose members it has data."""
+    return {text.partition(":")[0] for text in (pod.volume, pod.runs_as) if ":" in text}
+
+
 @dataclass(frozen=True, slots=True)
 class EtcdSeen:
     """`pods` are read before `members`: so the id of a member that a pod runs as, and that `members` lacks, was
@@ -107,6 +112,22 @@ class EtcdSeen:
     members: tuple[MemberSeen, ...] = ()
     restored: str = ""
     """Id of the cluster that a person has restored from a snapshot (annotation hapax.dev/restored); empty: none."""
+
+    @property
+    def members_known(self) -> bool:
+        """Whether `members` are those of the known cluster. Otherwise they say nothing about what its pods and volumes
+        are needed for: only they answer that are of another cluster, or some of each."""
+        return bool(self.record.cluster) and self.clusters == {self.record.cluster}
+
+    @property
+    def strangers(self) -> dict[int, str]:
+        """Pods with data of another cluster than the known one, by ordinal, and that cluster."""
+        found = {}
+        for ordinal, pod in sorted(self.pods.items()):
+            others = clusters_in(pod) - {self.record.cluster}
+            if self.record.cluster and others:
+                found[ordinal] = min(others)
+        return found
 
 
 # --- what to do ---------------------------------------------------------------------------------------------------
@@ -184,6 +205,12 @@ class Plan(NamedTuple):
         """Whether members may be restarted or defragmented."""
         return self.step is None and self.ready.status == "True"
 
+    @property
+    def foreign(self) -> bool:
+        """Whether a member or volume of another cluster is there: no pod may be restarted before a person has decided
+        which one counts."""
+        return self.step is None and self.ready.reason in ("TwoClusters", "OtherCluster")
+
 
 def quorum(voters: int) -> int:
     return voters // 2 + 1
@@ -191,20 +218,25 @@ def quorum(voters: int) -> int:
 
 def plan(seen: EtcdSeen) -> Plan:
     if len(seen.clusters) > 1:
-        return _stop("TwoClusters", f"members of several clusters answer: {', '.join(sorted(seen.clusters))}")
+        known = f" ({seen.record.cluster} is the known one)" if seen.record.cluster else ""
+        return _stop("TwoClusters", f"members of several clusters answer: {', '.join(sorted(seen.clusters))}{known}; "
+                     "no pod and no claim is changed before those of all but one are gone: find out which has the "
+                     "data that counts, and take the volumes of the others away from their pods")
     cluster = next(iter(seen.clusters), "")
     if cluster and seen.record.cluster and cluster != seen.record.cluster:
         others, unseen = sorted(_stored(seen) - {cluster}), _not_looked_at(seen)
         if seen.restored == cluster and not others and not unseen:
             return Plan(Remember(cluster), _waits("Restoring", f"cluster {cluster} was restored, and becomes known"))
-        why = f"; volumes have members of {', '.join(others)}" if others else (
-            f"; the volumes of pods {unseen} have not been looked at yet") if unseen else (
-            f"; if it was restored from a snapshot, annotate this workload with hapax.dev/restored={cluster}")
+        why = f"; volumes have members of {', '.join(others)}; take those away that do not count" if others else (
+            f"; the volumes of pods {unseen} have not been looked at yet: bring these pods up") if unseen else (
+            f"; if it was restored from a snapshot, annotate this workload with hapax.dev/restored={cluster}; "
+            f"otherwise give its pods the volumes of {seen.record.cluster} back")
         return _stop("OtherCluster", f"cluster {cluster} answers, and {seen.record.cluster} is the known one{why}")
     if not seen.record.cluster:
         stored = _stored(seen)
         if len(stored | seen.clusters) > 1:
-            return _stop("TwoClusters", f"volumes have members of several clusters: {', '.join(sorted(stored))}")
+            return _stop("TwoClusters", f"volumes have members of several clusters: "
+                         f"{', '.join(sorted(stored | seen.clusters))}; take those away that do not count")
         cluster = cluster or next(iter(stored), "")
         if cluster:
             return Plan(Remember(cluster), _waits("Founding", "the cluster was seen for the first time"))
@@ -223,8 +255,7 @@ def plan(seen: EtcdSeen) -> Plan:
 
 def _stored(seen: EtcdSeen) -> set[str]:
     """Clusters whose members volumes have. A member that joined looked at its volume while that was empty."""
-    return {text.partition(":")[0] for each in seen.pods.values() for text in (each.volume, each.runs_as)
-            if ":" in text}
+    return {cluster for each in seen.pods.values() for cluster in clusters_in(each)}
 
 
 def _not_looked_at(seen: EtcdSeen) -> list[int]:
@@ -291,11 +322,12 @@ def _lacks_data(seen: EtcdSeen, member: MemberSeen) -> bool:
 def _foreign(seen: EtcdSeen) -> Plan | None:
     """Data of another cluster is no removed member's: a snapshot may have been restored while its machine was away, and
     it may be newer than the snapshot. So it is not discarded."""
-    for pod in sorted(seen.pods.values()):
-        others = {text.partition(":")[0] for text in (pod.volume, pod.runs_as) if ":" in text} - {seen.record.cluster}
-        if others and not pod.deleting:
-            return _stop("OtherCluster", f"pod {pod.ordinal} has data of cluster {others.pop()}, and "
-                         f"{seen.record.cluster} is the known one; if it is not needed, delete its claim and the pod")
+    for ordinal, cluster in seen.strangers.items():
+        if not seen.pods[ordinal].deleting:
+            return _stop("OtherCluster", f"pod {ordinal} has data of cluster {cluster}, and {seen.record.cluster} is "
+                         f"the known one; if that data is not needed, annotate this workload with "
+                         f"hapax.dev/replace-volume-of={ordinal}, and delete its claim and the pod; if it is the one "
+                         "that counts, bring back the volumes of its other members")
     return None
 
 

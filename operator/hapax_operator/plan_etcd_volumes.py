@@ -18,8 +18,9 @@ REPLACEABLE: Final = "VolumeReplaceable"
 def volumes(seen: EtcdSeen, asked: int | None) -> tuple[list[int], tuple[Condition, ...]]:
     """The ordinals whose volumes are protected, and the condition of the one that shall be replaced (`asked`)."""
     kept = {*range(max(seen.wanted, seen.pods_wanted)), *(each.ordinal for each in seen.members if each.ordinal >= 0)}
-    if not seen.members or not seen.quorum:  # whose data counts is not known
+    if not seen.members or not seen.quorum or not seen.members_known:  # whose data counts is not known
         kept |= seen.claims | {*range(seen.replicas)}
+    kept |= seen.strangers.keys()  # it may be newer than what the known cluster has (plan_etcd)
     if asked is None:
         return sorted(kept), ()
     reason, why = _refusal(seen, asked)
@@ -30,6 +31,8 @@ def volumes(seen: EtcdSeen, asked: int | None) -> tuple[list[int], tuple[Conditi
 
 
 def _refusal(seen: EtcdSeen, asked: int) -> tuple[str, str]:
+    if seen.clusters and not seen.members_known:
+        return "OtherCluster", "members of another cluster than the known one answer"
     if not seen.quorum:
         return "QuorumLost", "it is not known which members have a quorum"
     others = [each for each in seen.members if each.ordinal != asked]

@@ -75,6 +75,8 @@ class RollSeen:
     waits: str = ""
     """What else is not ready or in sync; empty: nothing."""
     paused: bool = False
+    stopped: str = ""
+    """Why no pod may be replaced, not even one that takes no part; empty: it may."""
 
 
 class DeletePod(NamedTuple):
@@ -107,6 +109,8 @@ def plan_roll(seen: RollSeen) -> RollPlan:
     left = f"{len(outdated)} of {len(seen.ordinals)} pods are to be replaced"
     if seen.paused:
         return _waits("Paused", f"the annotation hapax.dev/pause is set; {left}")
+    if seen.stopped:
+        return _waits("Stopped", f"waits: {seen.stopped}; {left}")
     absent = sorted(each for each in seen.ordinals if each not in seen.pods)
     here = [each for each in seen.pods.values() if each.ordinal in seen.ordinals]
     unready = [each for each in here if not each.ready or each.deleting]

@@ -27,8 +27,8 @@ MUTANTS = (
     ),
     Mutant(
         "etcd is founded beside members that do not answer", PAGE, OPERATOR + "plan_etcd.py",
-        "for text in (each.volume, each.runs_as)",
-        "for text in (each.volume,)",
+        "for text in (pod.volume, pod.runs_as)",
+        "for text in (pod.volume,)",
         (PLAN,),
     ),
     Mutant(

@@ -82,20 +82,38 @@ MUTANTS = (
     ),
     Mutant(
         "without a quorum of etcd, claims with its data can be deleted", PAGE, ETCD_VOLUMES,
-        "    if not seen.members or not seen.quorum:",
-        "    if False:",
+        "    if not seen.members or not seen.quorum or",
+        "    if",
         (unit("operator/test_plan_etcd_volumes.py"),),
     ),
     Mutant(
         "while no member of etcd answers, pods with its data may go", PAGE, ETCD_KEEPER,
-        "            needed = max(seen.replicas, workload.status.get(\"members\", 0))\n",
+        "            needed = max(needed, seen.replicas, workload.status.get(\"members\", 0))\n",
         "            pass\n",
         (unit("operator/test_etcd_keeper.py"),),
     ),
     Mutant(
         "while no member of etcd answers, claims beyond its pods may go", PAGE, ETCD_KEEPER,
-        "        if known and not confirmed:",
+        "        if known and not (confirmed and seen.members_known):",
         "        if False:",
+        (unit("operator/test_etcd_keeper.py"),),
+    ),
+    Mutant(
+        "members of another etcd say which claims may go", PAGE, ETCD_VOLUMES,
+        " or not seen.members_known:  #",
+        ":  #",
+        (unit("operator/test_plan_etcd_volumes.py"),),
+    ),
+    Mutant(
+        "members of another etcd say which pods may go", PAGE, ETCD_KEEPER,
+        "        if not seen.members_known and (seen.record.cluster or seen.clusters):\n",
+        "        if not seen.members and seen.record.cluster:\n",
+        (unit("operator/test_etcd_keeper.py"),),
+    ),
+    Mutant(
+        "pods of etcd are replaced while another cluster answers", PAGE, ETCD_KEEPER,
+        "            planned.ready.message if planned.foreign else \"\")\n",
+        "            \"\")\n",
         (unit("operator/test_etcd_keeper.py"),),
     ),
     Mutant(

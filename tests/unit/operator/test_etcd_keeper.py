@@ -15,6 +15,7 @@ import pytest
 from hapax.runtime import telemetry
 from hapax.runtime.clock import SystemClock
 from hapax.runtime.etcd_members import EtcdAlarm, EtcdMember, EtcdRefused, EtcdStatus
+from hapax_operator.conditions import Note
 from hapax_operator.etcd_keeper import EtcdKeeper
 from hapax_operator.etcd_observe import Spec, snapshot_name, snapshots_of
 from hapax_operator.plan_etcd_care import Care
@@ -32,7 +33,11 @@ class Api:
         self.known: dict[str, Any] = {}
         """The Workload's status as it was."""
         self.claims: list[str] = []
+        self.broken = False
+        """Whether the pod is of a former revision, and not ready."""
+        self.evicted: list[str] = []
         self.status: dict[str, Any] = {}
+        self.notes: list[Note] = []
 
     async def read(self, path: str) -> Mapping[str, Any] | None:
         metadata = {"namespace": "n", "name": "e", "uid": "w", "generation": 1, "resourceVersion": "1"}
@@ -46,8 +51,16 @@ class Api:
     async def listed(self, collection: str, selector: str) -> Mapping[str, Any]:
         if "persistentvolumeclaims" in collection:
             return {"items": [{"metadata": {"name": each, "uid": each}} for each in self.claims]}
-        return {"items": [{"metadata": {"name": "e-0", "uid": "u0", "labels": {"controller-revision-hash": "r"}},
-                           "status": {"conditions": [{"type": "Ready", "status": "True"}]}}]}
+        revision, ready = ("former", "False") if self.broken else ("r", "True")
+        return {"items": [{"metadata": {"name": "e-0", "uid": "u0", "labels": {"controller-revision-hash": revision}},
+                           "status": {"conditions": [{"type": "Ready", "status": ready}]}}]}
+
+    async def end(self, path: str, uid: str) -> None:
+        self.evicted.append(uid)
+
+    async def evict(self, namespace: str, pod: str, uid: str) -> str:
+        self.evicted.append(uid)
+        return ""
 
     async def replace(self, path: str, body: dict[str, Any]) -> bool:
         self.written.append(body["data"])
@@ -56,12 +69,14 @@ class Api:
     async def put_status(self, meta: Any, status: dict[str, Any]) -> None:
         self.status = self.known | status
 
-    async def record(self, *_: Any) -> None: ...
+    async def record(self, meta: Any, note: Note) -> None:
+        self.notes.append(note)
 
 
 class Members:
     def __init__(self) -> None:
         self.alarms_fail = False
+        self.cluster = CLUSTER
         self.down = False
         self.db_bytes = 100
         self.used_bytes: int | None = None
@@ -74,7 +89,7 @@ class Members:
         if self.down:
             raise EtcdRefused("no answer")
         used = self.db_bytes if self.used_bytes is None else self.used_bytes
-        return EtcdStatus(CLUSTER, 10, 10, 5, self.db_bytes, used, (), "3.6.16")
+        return EtcdStatus(self.cluster, 10, 10, 5, self.db_bytes, used, (), "3.6.16")
 
     async def members(self, endpoint: str, *, confirmed: bool) -> list[EtcdMember]:
         if self.down:
@@ -126,6 +141,23 @@ async def test_while_no_member_answers_no_pod_and_no_claim_of_one_may_go(tmp_pat
     api.remembered["data"] = {}
     await keeper(api, members, tmp_path).look()
     assert api.status["members"] == 0, "none was ever seen"
+
+
+async def test_members_of_another_cluster_release_neither_pods_nor_claims(tmp_path: Path) -> None:
+    """One member of a cluster that is not ours answers for the first pod. By what it says, no other pod is needed."""
+    api, members = Api(), Members()
+    api.claims, api.known = ["data-e-0", "data-e-1", "data-e-2"], {"members": 3}
+    api.broken, members.cluster = True, 0xD
+    await keeper(api, members, tmp_path).look()
+    assert (api.status["members"], api.status["volumesKeptOf"]) == (3, [0, 1, 2])
+    shown = {each["type"]: each for each in api.status["conditions"]}
+    assert shown["Ready"]["reason"] == "OtherCluster" and shown["Rolled"]["reason"] == "Stopped"
+    assert not api.evicted and not api.written
+    (note,) = api.notes
+    assert (note.type, note.reason) == ("Warning", "OtherCluster") and "bring these pods up" in note.message
+    members.cluster = CLUSTER
+    await keeper(api, members, tmp_path).look()
+    assert api.evicted == ["u0"], "by its own members it can be repaired"
 
 
 async def test_parts_of_snapshots_that_were_never_whole_are_deleted(tmp_path: Path) -> None:

@@ -200,6 +200,21 @@ def test_two_clusters_stop_everything() -> None:
     assert plan(seen(THREE, 1, clusters=frozenset({"d"}))).ready.reason == "OtherCluster"
 
 
+def test_another_cluster_is_said_with_what_a_person_must_do() -> None:
+    two = plan(seen(THREE, 3, clusters=frozenset({"c", "d"})))
+    assert two.foreign and "c is the known one" in two.ready.message
+    assert "volumes of the others away" in two.ready.message
+    mixed = plan(seen(THREE, 3, clusters=frozenset({"d"})))
+    assert mixed.foreign and "take those away" in mixed.ready.message
+    other = plan(seen([member(0)], 1, [pod(0, volume="d:e", runs_as="d:e")], clusters=frozenset({"d"})))
+    assert other.foreign and "otherwise give its pods the volumes of c back" in other.ready.message
+    stranger = plan(seen([member(0, leader=True)], 3, [pod(0), pod(1, volume="x:b", runs_as=""), waiting(2)]))
+    assert stranger.foreign and "hapax.dev/replace-volume-of=1" in stranger.ready.message
+    unknown = plan(seen([], 1, [pod(0), pod(1, volume="x:b", runs_as="")], record=Record(), clusters=frozenset()))
+    assert unknown.foreign and "take those away" in unknown.ready.message
+    assert not plan(seen(THREE, 3)).foreign and not plan(seen(THREE, 3, quorum=False)).foreign
+
+
 def test_a_restored_cluster_is_the_known_one_once_a_person_has_named_it() -> None:
     def at(restored: str, *pods: PodSeen) -> Plan:
         shown = seen([member(0, leader=True)], 1, list(pods), clusters=frozenset({"d"}))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hapax_operator.plan_etcd import EtcdSeen, MemberSeen
+from hapax_operator.plan_etcd import EtcdSeen, MemberSeen, PodSeen, Record
 from hapax_operator.plan_etcd_volumes import volumes
 
 
@@ -15,7 +15,8 @@ def member(ordinal: int, *, healthy: bool = True, learner: bool = False) -> Memb
 
 
 WHOLE = EtcdSeen(wanted=3, pods_wanted=3, replicas=3, quorum=True, claims=frozenset(range(5)),
-                 clusters=frozenset({"c"}), members=tuple(member(each) for each in range(3)))
+                 record=Record(cluster="c"), clusters=frozenset({"c"}),
+                 members=tuple(member(each) for each in range(3)))
 
 
 def test_claims_of_members_and_of_pods_that_shall_become_some_are_kept() -> None:
@@ -52,3 +53,21 @@ def test_a_volume_can_be_replaced_while_the_others_are_whole_without_it(
     assert condition.type == "VolumeReplaceable" and condition.reason == reason
     assert (condition.status == "True") == replaceable and (1 in kept) != replaceable
     assert {0, 2} <= set(kept), "one at a time"
+
+
+@pytest.mark.parametrize("clusters", [frozenset({"d"}), frozenset({"c", "d"})])
+def test_members_of_another_cluster_release_no_claim(clusters: frozenset[str]) -> None:
+    """They are whole, and one is enough for them: the known cluster's volumes are not theirs to give away."""
+    other = replace(WHOLE, wanted=1, pods_wanted=1, replicas=1, clusters=clusters)
+    assert not other.members_known
+    kept, conditions = volumes(other, 4)
+    assert kept == [0, 1, 2, 3, 4]
+    assert [(each.status, each.reason) for each in conditions] == [("False", "OtherCluster")]
+
+
+def test_a_volume_with_data_of_another_cluster_stays_until_a_person_asks_for_it() -> None:
+    one = replace(WHOLE, wanted=1, pods_wanted=1, members=WHOLE.members[:1],
+                  pods={2: PodSeen(2, "u", "k", "d:e")})
+    assert volumes(one, None)[0] == [0, 2]
+    kept, (condition,) = volumes(one, 2)
+    assert kept == [0] and condition.status == "True"

@@ -50,6 +50,7 @@ def test_the_highest_comes_first_and_the_one_that_leads_last() -> None:
 @pytest.mark.parametrize(("changed", "reason"), [
     ({"described": False}, "Observing"),
     ({"paused": True}, "Paused"),
+    ({"stopped": "members of several clusters answer"}, "Stopped"),
     ({"waits": "partition a-0 has replicas that are not in sync"}, "NotInSync"),
     ({"ordinals": range(4)}, "PodNotReady"),
 ])
@@ -245,3 +246,9 @@ def test_a_bad_revision_takes_one_pod_and_no_more() -> None:
     cluster.revision = 2
     assert cluster.roll()
     assert sorted(cluster.pods.values()) == [0, 0, 0, 0, 2], "that pod is replaced first"
+
+
+def test_what_stops_a_roll_stops_repairs_too() -> None:
+    broken = seen(pod(0, ready=False, serves=False), pod(1), pod(2))
+    assert plan_roll(broken).step is not None
+    assert plan_roll(replace(broken, stopped="members of several clusters answer")).step is None
