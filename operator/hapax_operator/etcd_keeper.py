@@ -122,10 +122,16 @@ class Look(NamedTuple):
         return [each.ordinal for each in self.seen.members if each.healthy and not each.learner]
 
 
-def _stored(folder: Path) -> tuple[list[str], int]:
-    """Names, and the bytes that are free once parts of snapshots are deleted. Raises OSError."""
-    parts = sum(each.stat().st_size for each in folder.glob(PARTS))
-    return [each.name for each in folder.iterdir()], shutil.disk_usage(folder).free + parts
+def _stored(folder: Path) -> tuple[dict[str, int], int]:
+    """Sizes by name, and the bytes that are free once parts of snapshots are deleted. Raises OSError."""
+    parts = sum(_size(each) for each in folder.glob(PARTS))
+    return {each.name: _size(each) for each in folder.iterdir()}, shutil.disk_usage(folder).free + parts
+
+
+def _size(path: Path) -> int:
+    """Bytes on the disk: a file may have holes."""
+    found = path.stat()
+    return found.st_blocks * 512
 
 
 class EtcdKeeper:
@@ -293,7 +299,7 @@ class EtcdKeeper:
         """What fails here keeps no member from being replaced."""
         client, settled = self._members, planned.settled
         alarms: list[EtcdAlarm] = []
-        names: list[str] = []
+        names: dict[str, int] = {}
         failed_at, free = self._snapshot_failed_at, None
         assert client is not None
         if found.answering:

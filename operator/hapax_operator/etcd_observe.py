@@ -187,10 +187,11 @@ def snapshot_name(at: int) -> str:
     return f"{_PREFIX}{at:012d}{_SUFFIX}"
 
 
-def snapshots_of(names: Iterable[str]) -> list[SnapshotSeen]:
+def snapshots_of(files: Mapping[str, int]) -> list[SnapshotSeen]:
+    """`files`: sizes by name, in bytes."""
     found = []
-    for name in names:
+    for name, size in files.items():
         number = name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
         if name == f"{_PREFIX}{number}{_SUFFIX}" and number.isdigit():
-            found.append(SnapshotSeen(name, int(number)))
+            found.append(SnapshotSeen(name, int(number), size))
     return sorted(found, key=lambda each: each.at)

@@ -9,7 +9,8 @@
    at the next write without. An alarm for damage is shown, and never ended from here.
 4. A snapshot is taken from a member that does not lead, where there is one. The oldest beyond the number to keep go.
    One of a time that is still to come, because a clock was ahead, says nothing about how old the last one is, and goes
-   first. So do the oldest but the last one where the volume has no room for a new one.
+   first. So do the oldest but the last one where the volume has no room for a new one, and has it without them. Where
+   it has not, nothing is deleted: the snapshot fails either way.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ class SnapshotSeen(NamedTuple):
     name: str
     at: int
     """Unix seconds."""
+    size: int = 0
+    """Bytes that its deletion frees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +144,25 @@ def plan_care(care: Care, seen: CareSeen, now: int) -> CarePlan:
         surplus = oldest_first[: -care.snapshots_kept]
         if due <= now:
             of = min(seen.databases, key=lambda each: (each.leader, each.member))
-            if seen.free_bytes is not None and seen.free_bytes < of.db_bytes and len(oldest_first) > 1:
-                step = Prune((oldest_first[0].name,))
-            else:
-                step = TakeSnapshot(of.member)
+            room = _makes_room(oldest_first, seen.free_bytes, of.db_bytes)
+            step = Prune(room) if room else TakeSnapshot(of.member)
         elif surplus:
             step = Prune(tuple(each.name for each in surplus))
     return CarePlan(step, conditions, wait_s)
+
+
+def _makes_room(oldest_first: Sequence[SnapshotSeen], free: int | None, needed: int) -> tuple[str, ...]:
+    """Snapshots to delete before the next one; empty: it has room, or would have none even without all but the
+    last."""
+    if free is None or free >= needed:
+        return ()
+    going = []
+    for each in oldest_first[:-1]:
+        going.append(each.name)
+        free += each.size
+        if free >= needed:
+            return tuple(going)
+    return ()
 
 
 def judged(attempts: Mapping[str, Attempt], databases: Sequence[DatabaseSeen]) -> dict[str, Attempt]:

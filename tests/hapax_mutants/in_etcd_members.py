@@ -118,14 +118,20 @@ MUTANTS = (
     ),
     Mutant(
         "snapshots of etcd that fill their volume keep newer ones away", PAGE, OPERATOR + "plan_etcd_care.py",
-        "seen.free_bytes < of.db_bytes and",
-        "False and",
-        (unit("operator/test_etcd_keeper.py"),),
+        "    if free is None or free >= needed:\n",
+        "    if True:\n",
+        (CARE, unit("operator/test_etcd_keeper.py")),
     ),
     Mutant(
         "the last snapshot of etcd goes before there is another one", PAGE, OPERATOR + "plan_etcd_care.py",
-        " and len(oldest_first) > 1:\n",
-        ":\n",
-        (unit("operator/test_etcd_keeper.py"),),
+        "    for each in oldest_first[:-1]:\n",
+        "    for each in oldest_first:\n",
+        (CARE,),
+    ),
+    Mutant(
+        "snapshots of etcd go for one that has no room without them either", PAGE, OPERATOR + "plan_etcd_care.py",
+        "            return tuple(going)\n    return ()\n",
+        "            return tuple(going)\n    return tuple(going)\n",
+        (CARE, unit("operator/test_etcd_keeper.py")),
     ),
 )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,6 +79,7 @@ class Members:
     def __init__(self) -> None:
         self.alarms_fail = False
         self.cluster = CLUSTER
+        self.snapshots_fail = False
         self.down = False
         self.db_bytes = 100
         self.used_bytes: int | None = None
@@ -107,6 +110,8 @@ class Members:
             raise EtcdRefused("no answer in time")
 
     async def snapshot(self, endpoint: str, path: Path) -> int:
+        if self.snapshots_fail:
+            raise OSError(28, "No space left on device")
         await asyncio.to_thread(path.write_bytes, b"data")
         return 4
 
@@ -165,21 +170,53 @@ async def test_parts_of_snapshots_that_were_never_whole_are_deleted(tmp_path: Pa
     (tmp_path / "mine.part").write_bytes(b"another's")
     await keeper(Api(), Members(), tmp_path).look()
     names = os.listdir(tmp_path)
-    assert len(names) == 2 and "mine.part" in names and len(snapshots_of(names)) == 1
+    assert len(names) == 2 and "mine.part" in names and len(snapshots_of(dict.fromkeys(names, 0))) == 1
 
 
-async def test_the_oldest_snapshots_go_where_there_is_no_room_for_the_next(tmp_path: Path) -> None:
+class Disk:
+    """How much of it is free, besides what is in the folder."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.folder = folder
+        self.size = size
+
+    def usage(self, folder: Path) -> Any:
+        assert folder == self.folder
+        return SimpleNamespace(free=self.size - sum(each.stat().st_blocks * 512 for each in folder.iterdir()))
+
+
+async def test_the_oldest_snapshots_go_where_there_is_no_room_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise no newer one is ever stored."""
-    members = Members()
-    members.db_bytes = 2**62
-    for name in ("etcd-000000000001.db", "etcd-000000000002.db"):
-        (tmp_path / name).write_bytes(b"data")
+    members, block = Members(), 1 << 16
+    monkeypatch.setattr(shutil, "disk_usage", Disk(tmp_path, 4 * block).usage)
+    for at in (1, 2, 3):
+        (tmp_path / snapshot_name(at)).write_bytes(bytes(block))
+    members.db_bytes = 2 * block
     kept = keeper(Api(), members, tmp_path)
     await kept.look()
-    assert os.listdir(tmp_path) == ["etcd-000000000002.db"]
+    assert sorted(os.listdir(tmp_path)) == [snapshot_name(2), snapshot_name(3)]
     await kept.look()
     names = sorted(os.listdir(tmp_path))
-    assert len(names) == 2 and names[0] == "etcd-000000000002.db", "the last one stays until there is another"
+    assert len(names) == 3 and names[:2] == [snapshot_name(2), snapshot_name(3)], "no more than needed"
+
+
+async def test_no_snapshot_goes_for_one_that_has_no_room_without_it_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new one fails, and the volume has what it had."""
+    api, members, block = Api(), Members(), 1 << 16
+    monkeypatch.setattr(shutil, "disk_usage", Disk(tmp_path, 4 * block).usage)
+    former = [snapshot_name(at) for at in (1, 2)]
+    for name in former:
+        (tmp_path / name).write_bytes(bytes(block))
+    members.db_bytes, members.snapshots_fail = 4 * block, True
+    kept = keeper(api, members, tmp_path)
+    for _ in range(3):
+        await kept.look()
+    assert sorted(os.listdir(tmp_path)) == former
+    assert {each["type"]: each["reason"] for each in api.status["conditions"]}["SnapshotTaken"] == "Failed"
 
 
 async def test_a_folder_that_could_not_be_read_once_is_no_failed_snapshot(tmp_path: Path) -> None:

@@ -166,3 +166,19 @@ def test_one_member_s_attempt_says_nothing_about_another() -> None:
     tried = {each: Attempt(NOW, 300) for each in ("1", "2")}
     assert plan_care(CARE, replace(seen, attempts=tried), NOW).step == HandOver("0", "1")
     assert plan_care(CARE, replace(seen, attempts={**tried, "0": Attempt(NOW, 300)}), NOW).step is None
+
+
+def test_snapshots_go_for_the_next_one_only_where_that_makes_room_for_it() -> None:
+    """As many as it takes, never the last, and none if it would fail in spite of it."""
+    care = replace_care(snapshot_every_s=60, snapshots_kept=8)
+    stored = [SnapshotSeen(f"{age}", NOW - age, size) for age, size in ((400, 10), (300, 20), (200, 30), (100, 40))]
+
+    def step(free: int | None, needed: int) -> object:
+        seen = CareSeen(True, databases((needed, needed)), snapshots=stored, free_bytes=free)
+        return plan_care(care, seen, NOW).step
+
+    assert step(100, 100) == step(None, 100) == TakeSnapshot("0")
+    assert step(95, 100) == step(90, 100) == Prune(("400",))
+    assert step(89, 100) == Prune(("400", "300"))
+    assert step(40, 100) == Prune(("400", "300", "200"))
+    assert step(39, 100) == TakeSnapshot("0"), "without the last one it would have room, with it not"
