@@ -123,6 +123,12 @@ MUTANTS = (
         (CARE, unit("operator/test_etcd_keeper.py")),
     ),
     Mutant(
+        "a snapshot of etcd counts before its name is on the disk", PAGE, "runtime/etcd_members.py",
+        "            await asyncio.to_thread(_sync_folder, path.parent)\n",
+        "",
+        (unit("runtime/test_etcd_members.py"),),
+    ),
+    Mutant(
         "the last snapshot of etcd goes before there is another one", PAGE, OPERATOR + "plan_etcd_care.py",
         "    for each in oldest_first[:-1]:\n",
         "    for each in oldest_first:\n",

@@ -134,8 +134,8 @@ class EtcdMembers:
             action=rpc_pb2.AlarmRequest.DEACTIVATE, memberID=alarm.member, alarm=rpc_pb2.AlarmType.Value(alarm.kind)))
 
     async def snapshot(self, endpoint: str, path: Path, timeout_s: float = 600.0) -> int:
-        """Writes a snapshot, as `etcdctl snapshot save` does: the database, then its SHA-256. The file is complete or
-        not there. Returns its size in bytes. Raises EtcdRefused, OSError."""
+        """Writes a snapshot, as `etcdctl snapshot save` does: the database, then its SHA-256. The file is complete
+        and on the disk, or not there. Returns its size in bytes. Raises EtcdRefused, OSError."""
         call: Any = self._channel(endpoint).unary_stream(
             f"{_MAINTENANCE}Snapshot", request_serializer=rpc_pb2.SnapshotRequest.SerializeToString,
             response_deserializer=rpc_pb2.SnapshotResponse.FromString)
@@ -153,6 +153,7 @@ class EtcdMembers:
                 file.flush()
                 await asyncio.to_thread(os.fsync, file.fileno())
             part.replace(path)
+            await asyncio.to_thread(_sync_folder, path.parent)
         except grpc.aio.AioRpcError as error:
             raise EtcdRefused(_text("Snapshot", endpoint, error)) from None
         finally:
@@ -193,6 +194,15 @@ async def any_of(endpoints: Sequence[str], call: Callable[[str], Awaitable[T]]) 
         except EtcdRefused as error:
             refused = error
     raise refused
+
+
+def _sync_folder(folder: Path) -> None:
+    """So that what was renamed has its new name after a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _text(method: str, endpoint: str, error: grpc.aio.AioRpcError) -> str:
