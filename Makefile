@@ -54,7 +54,7 @@ security-test: setup ## run all tests about security: abuse cases, clients over 
 
 lint: setup ## run ruff, mypy and import-linter; check that generated code and pages are current
 	@$(BIN)/ruff check
-	@$(BIN)/mypy services/hapax spark/hapax_spark operator/hapax_operator load/hapax_load scripts
+	@$(BIN)/mypy services/hapax spark/hapax_spark operator/hapax_operator load/hapax_load scripts examples
 	@$(BIN)/lint-imports
 	@$(BIN)/python scripts/generate_proto.py --check
 	@$(BIN)/python scripts/generate_docs.py --check
