@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from bench import guarantees_load
-from bench.guarantees import CONFIGURATIONS
+from bench.guarantees import CONFIGURATIONS, complete
 from bench.guarantees_load import PARTITIONS, ROWS, Load, LoadError, Row
 from bench.guarantees_page import BEGIN, END, Cell, tables, with_tables
 from hapax.local.cluster import LocalCluster
@@ -105,6 +105,14 @@ def test_the_page_takes_the_tables_between_its_markers() -> None:
     assert f"{BEGIN}\n\nNEW\n\n{END}" in written and with_tables(written, "NEW") == written
     with pytest.raises(ValueError, match="needs the lines"):
         with_tables("no markers", "NEW")
+
+
+def test_a_run_is_complete_with_every_turn_of_the_systems_that_were_there() -> None:
+    once, twice = Cell(rates=(1.0,)), Cell(rates=(1.0, 2.0))
+    assert complete({"a": {"hapax": twice}, "b": {"hapax": twice}}, 2), "Apache Kafka was not there"
+    assert not complete({"a": {"hapax": twice, "kafka": twice}, "b": {"hapax": twice}}, 2)
+    assert not complete({"a": {"hapax": twice}, "b": {"hapax": once}}, 2)
+    assert not complete({"a": {}}, 2) and not complete({}, 2)
 
 
 def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
