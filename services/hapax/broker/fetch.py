@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from hapax.broker.followers import diverging
+from hapax.broker.importing import check_restored
 from hapax.broker.metrics import (
     EVICTED_FETCH_SESSIONS,
     FETCH_SESSION_PARTITIONS,
@@ -250,6 +251,7 @@ class Poll:
 
     def _read(self, replica: Replica, partition: FetchPartition, left: int, *, first: bool) -> FetchedPartition:
         machine = replica.machine
+        check_restored(replica)
         epoch = replica.leader_epoch if replica.serving else epoch_of(replica)
         if partition.leader_epoch >= 0 and partition.leader_epoch != epoch:
             older = partition.leader_epoch < epoch

@@ -8,6 +8,7 @@ from struct import Struct
 from typing import Final
 
 from hapax.broker.barrier import Unconfirmed
+from hapax.broker.importing import check_restored
 from hapax.broker.metrics import PRODUCED_BYTES
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.read_replicas import find_copy
@@ -64,6 +65,13 @@ _NOT_HANDED_OUT: Final = WriteResult(
 )
 """Retriable: this broker may learn of a new block of ids after its first user. An invented id must not get into a log:
 the store would seem to have gone back behind it (rule 12)."""
+_BEFORE_RESTORE: Final = WriteResult(
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    reason="the producer id is of before this cluster was restored from a backup: start the producer again",
+)
+_RESTORING: Final = WriteResult(
+    ErrorCode.NOT_LEADER_OR_FOLLOWER, reason="the topic is being restored from a backup: `hapax restore` ends that"
+)
 _MAGIC_AND_PRODUCER_ID: Final = Struct(">16xb26xq")
 
 
@@ -102,7 +110,7 @@ class ProduceService:
             return
         partitions = self._partitions
         transactional_id = request.transactional_id or ""
-        below = partitions.view.producer_ids_below
+        below, floor = partitions.view.producer_ids_below, partitions.view.producer_id_floor
         admission = None
         if request.write_pass is not None and ctx.api_version >= FIRST_VERSION_THAT_ADDS:
             admission = read_pass(request.write_pass, transactional_id, partitions.view.session_of)
@@ -125,9 +133,13 @@ class ProduceService:
                 if (header := _idempotent_header(body, start, end)) is not None:
                     replica.machine.note_refused(header)
                 call.settle(number, _TOO_FEW)
-            elif _producer_id_of(body, start, end) >= below:
+            elif (producer_id := _producer_id_of(body, start, end)) >= below:
                 replica.machine.note_refused(read_header(body[start:end]))
                 call.settle(number, _NOT_HANDED_OUT)
+            elif 0 <= producer_id < floor:
+                call.settle(number, _BEFORE_RESTORE)
+            elif replica.settings.restoring:
+                call.settle(number, _RESTORING)
             else:
                 batch = body[start:end]
                 if transactional_id and ctx.api_version < FIRST_VERSION_THAT_ADDS:
@@ -251,6 +263,7 @@ class OffsetService:
     def _leading(self, topic: str, partition: int, leader_epoch: int) -> Replica:
         """Raises Refusal: this node does not lead the partition, or not under the epoch that the client knows."""
         replica = self._partitions.find(topic, partition)
+        check_restored(replica)
         if 0 <= leader_epoch != replica.leader_epoch:
             fenced = leader_epoch < replica.leader_epoch
             raise Refusal(ErrorCode.FENCED_LEADER_EPOCH if fenced else ErrorCode.UNKNOWN_LEADER_EPOCH)

@@ -69,7 +69,7 @@ class PeriodicTasks:
             replica.machine.sweep_dead()
             return
         self._partitions.view.rollback_guard.note_producer_id(replica.machine.producers.highest)
-        if not replica.storage_error:
+        if not replica.storage_error and not replica.settings.restoring:
             due = replica.machine.decide_expiry(self._clock.now_ms())
             if due is not None:
                 try:
@@ -80,7 +80,7 @@ class PeriodicTasks:
     async def compact(self) -> None:
         """Compacts the partitions of compacted topics, one after the other."""
         for replica in list(self._partitions.replicas.values()):
-            if replica.log.config.compact and not replica.storage_error:
+            if replica.log.config.compact and not replica.storage_error and not replica.settings.restoring:
                 with supervision.contained("compaction", replica.name):
                     await self._compact(replica)
 
@@ -101,4 +101,5 @@ class PeriodicTasks:
             )
 
     def _serving(self) -> list[Replica]:
-        return [replica for replica in self._partitions.replicas.values() if replica.serving]
+        """Without those that are being restored: they get what their backup has, and nothing else happens to them."""
+        return [each for each in self._partitions.replicas.values() if each.serving and not each.settings.restoring]

@@ -523,6 +523,8 @@ class Replica:
             raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, self.storage_error)
         if self.too_few_in_sync:
             raise Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, "fewer replicas are in sync than min.insync.replicas")
+        if self.settings.restoring:  # no record of another origin comes between those of the backup
+            raise Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, "the topic is being restored from a backup")
 
     def _append_internal(self, batch: memoryview, header: BatchHeader, shard_epoch: int) -> tuple[int, int]:
         """(base offset, last offset) of the batch, or of the stored batch that it repeats."""

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+from hapax.broker.importing import import_batches
 from hapax.broker.kafka_api import check_high_watermark
 from hapax.broker.partitions import PartitionSet
 from hapax.broker.replica import Replica
@@ -17,12 +18,13 @@ from hapax.core.partition.machine import ProducerView
 from hapax.core.partition.values import WriteResult
 from hapax.core.types import PartitionIndex, RegistrationEpoch, TopicId, TopicIdPartition
 from hapax.rpc.gen.hapax.internal.v1 import broker_pb2, common_pb2
-from hapax.rpc.gen.hapax.v1 import partitions_pb2
+from hapax.rpc.gen.hapax.v1 import partitions_pb2, restore_pb2
 from hapax.runtime.ports import RpcHandler, RpcPeer
 from hapax.runtime.rpc import decoding
 
 SERVICE: Final = "/hapax.internal.v1.PartitionBroker/"
 PUBLIC: Final = "/hapax.v1.Partitions/"
+RESTORE: Final = "/hapax.v1.Restore/"
 _TopicPartition: TypeAlias = common_pb2.TopicPartition | partitions_pb2.PartitionOfTopicId
 _COUNTED_MAX: Final = 16 << 20
 """Maximum bytes of logs read for one answer. For more, the caller asks again."""
@@ -51,6 +53,7 @@ class BrokerRpc:
                 partitions_pb2.DescribeProducersRequest, self.describe_producers_publicly),
             PUBLIC + "DescribeReplicas": decoding(partitions_pb2.DescribeReplicasRequest, self.describe_replicas),
             PUBLIC + "DescribeOffsets": decoding(partitions_pb2.DescribeOffsetsRequest, self.describe_offsets),
+            RESTORE + "ImportBatches": decoding(restore_pb2.ImportBatchesRequest, self.import_batches),
         }
 
     def _find(self, partition: _TopicPartition) -> Replica:
@@ -165,6 +168,18 @@ class BrokerRpc:
             return broker_pb2.FenceProducerResponse(error=refusal.code, reason=refusal.reason).SerializeToString()
         assert view is not None
         return broker_pb2.FenceProducerResponse(state=self._state(replica, view)).SerializeToString()
+
+    # --- restore --------------------------------------------------------------------------------------------------
+
+    async def import_batches(self, request: restore_pb2.ImportBatchesRequest) -> bytes:
+        try:
+            replica = self._partitions.find(request.topic_id, request.partition)
+            await import_batches(replica, request.first_offset, bytearray(request.batches))
+        except Refusal as refusal:
+            return restore_pb2.ImportBatchesResponse(error=refusal.code, reason=refusal.reason).SerializeToString()
+        machine = replica.machine
+        return restore_pb2.ImportBatchesResponse(
+            log_end_offset=machine.log_end_offset, high_watermark=machine.high_watermark).SerializeToString()
 
     # --- replicas -------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,8 @@ GROUPS: Final = {
 """Name -> help text. The module `hapax.cli.NAME` has a typer `app`."""
 
 COMMANDS: Final = {
+    "backup": "Take a backup of a cluster that runs.",
+    "restore": "Restore a backup into an empty cluster.",
     "produce": "Write records from standard input.",
     "consume": "Print the records of a topic.",
     "drain": "Plan and run the moves that empty a broker before it is removed.",

@@ -353,13 +353,16 @@ class ShardRecord:
 class PidCounterRecord:
     next: ProducerId
     """The first producer id that no block holds yet."""
+    floor: int = 0
+    """Producer ids below this are of before a restore, and are refused everywhere."""
 
     def encode(self) -> bytes:
-        return _encode({"next": self.next})
+        return _encode({"next": self.next, **({"floor": self.floor} if self.floor else {})})
 
     @classmethod
     def decode(cls, value: bytes) -> PidCounterRecord:
-        return cls(ProducerId(_decode("pid counter", value)["next"]))
+        f = _decode("pid counter", value)
+        return cls(ProducerId(f["next"]), f.get("floor", 0))
 
 
 @dataclass(frozen=True, slots=True)

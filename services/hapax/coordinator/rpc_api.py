@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from google.protobuf.message import Message
 
 from hapax.codec.metadata import INTERNAL_TOPICS, OFFSETS_TOPIC
+from hapax.codec.transaction_log import decode_value
 from hapax.coordinator.administration import CoordinatorAdministration
 from hapax.coordinator.descriptions import conflict, description
 from hapax.coordinator.hanging import HangingTransactions
@@ -21,8 +22,9 @@ from hapax.coordinator.transactions import TxnShard
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.group.offsets import OffsetsMarker
 from hapax.core.partition.verification import Admission
+from hapax.core.transaction.admin import restored
 from hapax.core.transaction.machine import TransactionShard
-from hapax.core.transaction.record import Fingerprint, ProducerIdentity, Token, TransactionPartition
+from hapax.core.transaction.record import Fingerprint, ProducerIdentity, Token, Transaction, TransactionPartition
 from hapax.core.transaction.requests import (
     NO_TOKEN_WORK,
     Caller,
@@ -39,6 +41,7 @@ from hapax.core.transaction.requests import (
     PartitionResults,
     Renewed,
     RenewTransaction,
+    RestoreTransactionalId,
     TokenWork,
     VerifyPartitions,
     Winner,
@@ -56,7 +59,7 @@ from hapax.core.types import (
     TopicId,
 )
 from hapax.rpc.gen.hapax.internal.v1 import common_pb2, coordinator_pb2
-from hapax.rpc.gen.hapax.v1 import lease_pb2, transactions_pb2
+from hapax.rpc.gen.hapax.v1 import lease_pb2, restore_pb2, transactions_pb2
 from hapax.runtime.asker import ASKER, ascribed
 from hapax.runtime.audit_events import SILENT, Audit
 from hapax.runtime.cluster import ClusterView
@@ -66,6 +69,7 @@ from hapax.wire.write_pass import sign
 TXN_COORDINATOR: Final = "/hapax.internal.v1.TxnCoordinator/"
 GROUP_COORDINATOR: Final = "/hapax.internal.v1.GroupCoordinator/"
 TRANSACTIONS: Final = "/hapax.v1.Transactions/"
+RESTORE: Final = "/hapax.v1.Restore/"
 
 _WINNERS_AT_ONCE: Final = 20
 
@@ -112,6 +116,9 @@ class RpcApi:
                 pb.FenceProducerRequest, self._fence_producer, pb.FenceProducerResponse),
             TRANSACTIONS + "CommitPrepared": _answering(
                 pb.CommitPreparedRequest, self._commit_prepared, pb.CommitPreparedResponse),
+            RESTORE + "ImportTransactionalId": _answering(
+                restore_pb2.ImportTransactionalIdRequest, self._import_transactional_id,
+                restore_pb2.ImportTransactionalIdResponse),
             **CoordinatorAdministration(self._shards, self._view, self._audit).handlers(),
         })
 
@@ -300,6 +307,22 @@ class RpcApi:
         return transactions_pb2.EnsureTransactionalIdResponse(
             producer_id=reply.producer_id, producer_epoch=reply.producer_epoch
         )
+
+    async def _import_transactional_id(
+        self, request: restore_pb2.ImportTransactionalIdRequest
+    ) -> restore_pb2.ImportTransactionalIdResponse:
+        try:
+            former = decode_value(request.transactional_id, request.record)
+        except ValueError as error:
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"the record of {request.transactional_id!r}: {error}") from error
+        if not isinstance(former, Transaction):
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"the record of {request.transactional_id!r} is a tombstone")
+        shard = self._shards.txn_shard(request.transactional_id)
+        question = RestoreTransactionalId(
+            request.transactional_id, restored(former), request.producer_id_floor, self._caller())
+        reply = await shard.ask(TransactionShard.restore_transactional_id, question)
+        assert isinstance(reply, ProducerIdentity)
+        return restore_pb2.ImportTransactionalIdResponse(producer_id=reply.producer_id)
 
     async def _fence_producer(
         self, request: transactions_pb2.FenceProducerRequest

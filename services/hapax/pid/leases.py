@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from hapax.codec.metadata import Keys, PidLeaseRecord
@@ -136,6 +136,19 @@ class Leases:
                     log.info("lease at rest", name=lease.name, producer_id=lease.producer_id)
                 except Refusal as refusal:  # its partitions are away, or it was taken over: another time
                     log.info("lease cannot rest yet", name=lease.name, reason=refusal.reason)
+
+    async def restore(self, name: str, carried: Mapping[TopicIdPartition, int]) -> None:
+        """Creates a lease of a backup, at rest. Does nothing where it was created before and is as it was then.
+        Raises Refusal, MetadataUnavailable."""
+        leases.check_name(name)
+        now = self._clock.now_ms()
+        restored = leases.restored(PidLeaseRecord(
+            name, NO_PRODUCER_ID, leases.CLOSED_GENERATION, "", now, now), carried)
+        before, revision = await self._read(name)
+        if before is None and not await self._swap(restored, revision):
+            before, _ = await self._read(name)
+        if before is not None and (before.producer_id, before.carried) != (NO_PRODUCER_ID, restored.carried):
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"there is a lease named {name!r} already, in use in this cluster")
 
     # --- steps
 

@@ -13,13 +13,13 @@ from hapax.codec.metadata import PidLeaseRecord
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.producer.leases import LeaseRequest, name_of
 from hapax.core.sequence import advance
-from hapax.core.types import NO_PRODUCER_ID, PartitionIndex, TopicIdPartition
+from hapax.core.types import NO_PRODUCER_ID, PartitionIndex, TopicId, TopicIdPartition
 from hapax.pid.blocks import BlockAllocator
 from hapax.pid.leased_partitions import Holding
 from hapax.pid.leases import Leases
 from hapax.pid.metrics import BLOCKS, IDS_BELOW, LEASES_GRANTED, LEASES_REFUSED
 from hapax.rpc.gen.hapax.internal.v1 import pid_pb2
-from hapax.rpc.gen.hapax.v1 import lease_pb2
+from hapax.rpc.gen.hapax.v1 import lease_pb2, restore_pb2
 from hapax.runtime import telemetry
 from hapax.runtime.asker import ascribed
 from hapax.runtime.cluster import ClusterView
@@ -31,6 +31,7 @@ log = telemetry.logger("pid")
 
 ALLOCATOR: Final = "/hapax.internal.v1.PidAllocator/"
 LEASES: Final = "/hapax.v1.ProducerLeases/"
+RESTORE: Final = "/hapax.v1.Restore/"
 
 _Wanted = list[tuple[lease_pb2.Partition, TopicIdPartition | None]]
 
@@ -62,6 +63,9 @@ class RpcApi:
             LEASES + "ListLeases": decoding(lease_pb2.ListLeasesRequest, self._list_leases),
             LEASES + "GetProducerProgress": decoding(
                 lease_pb2.GetProducerProgressRequest, self._get_producer_progress),
+            RESTORE + "ReserveProducerIds": decoding(
+                restore_pb2.ReserveProducerIdsRequest, self._reserve_producer_ids),
+            RESTORE + "ImportLease": decoding(restore_pb2.ImportLeaseRequest, self._import_lease),
         })
 
     async def lease_topics(self, name: str) -> Iterable[bytes]:
@@ -89,6 +93,27 @@ class RpcApi:
         self._ids_below.set(max(self._ids_below.value, block.first + block.size))
         log.info("block allocated", first=block.first, size=block.size, node=request.node_id)
         return pid_pb2.AllocateBlockResponse(first=block.first, size=block.size).SerializeToString()
+
+    # --- restore
+
+    async def _reserve_producer_ids(self, request: restore_pb2.ReserveProducerIdsRequest) -> bytes:
+        async def answer() -> restore_pb2.ReserveProducerIdsResponse:
+            try:
+                counter = await self._blocks.reserve(request.producer_id_floor)
+            except ValueError as error:
+                raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from error
+            return restore_pb2.ReserveProducerIdsResponse(counter=counter)
+
+        return await self._reply(answer, restore_pb2.ReserveProducerIdsResponse)
+
+    async def _import_lease(self, request: restore_pb2.ImportLeaseRequest) -> bytes:
+        async def answer() -> restore_pb2.ImportLeaseResponse:
+            await self._leases.restore(request.name, {
+                TopicIdPartition(TopicId(each.topic_id), PartitionIndex(each.partition)): each.record_count
+                for each in request.counts})
+            return restore_pb2.ImportLeaseResponse()
+
+        return await self._reply(answer, restore_pb2.ImportLeaseResponse)
 
     # --- leases
 

@@ -41,6 +41,7 @@ from hapax.core.transaction.policy import TransactionPolicies
 from hapax.core.types import (
     NodeId,
     PartitionIndex,
+    ProducerId,
     RegistrationEpoch,
     ShardId,
     TopicId,
@@ -225,6 +226,8 @@ class ClusterView:
         """The image's revision when a topic was last created, changed or deleted in it."""
         self.producer_ids_below = 0
         """Producer ids from here on have not been handed out as of `revision`."""
+        self.producer_id_floor = 0
+        """Producer ids below this are of before a restore."""
         self.cluster: ClusterRecord | None = None
         self.controller: ControllerView | None = None
         self.throttle: ThrottleRecord | None = None
@@ -460,13 +463,15 @@ class ClusterView:
         return 0 if kv is None else PidCounterRecord.decode(kv.value).next
 
     def _apply_counter(self, kv: KeyValue | None) -> None:
-        counter = 0 if kv is None else PidCounterRecord.decode(kv.value).next
+        record = PidCounterRecord(ProducerId(0)) if kv is None else PidCounterRecord.decode(kv.value)
+        counter = record.next
         if counter < self.producer_ids_below:
             raise StoreRefused(
                 f"the metadata store's counter of producer ids went back from {self.producer_ids_below} to {counter}; "
                 "refusing to follow it"
             )
         self.producer_ids_below = counter
+        self.producer_id_floor = max(self.producer_id_floor, record.floor)
         self.rollback_guard.note_counter(counter)
 
     # --- following, step by step

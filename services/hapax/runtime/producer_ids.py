@@ -51,6 +51,7 @@ class ProducerIds:
 
     def take(self) -> ProducerId | None:
         """An id if one is stored; None: wait for `next`."""
+        self._blocks.drop_below(self._view.producer_id_floor)
         producer_id = None if self._waiters else self._blocks.take()
         self._fetch_if_wanted()
         return producer_id
@@ -120,6 +121,7 @@ class ProducerIds:
             log.error(str(stale))
             return False
         self._view.rollback_guard.note_producer_id(block.end - 1)
+        self._blocks.drop_below(self._view.producer_id_floor)
         while self._waiters and self._blocks.remaining:
             waiter = self._waiters.popleft()
             if not waiter.done():

@@ -32,7 +32,14 @@ from hapax.core.access.resources import (
     Action,
 )
 from hapax.core.producer.leases import name_of
-from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2, groups_pb2, lease_pb2, partitions_pb2, transactions_pb2
+from hapax.rpc.gen.hapax.v1 import (
+    cluster_admin_pb2,
+    groups_pb2,
+    lease_pb2,
+    partitions_pb2,
+    restore_pb2,
+    transactions_pb2,
+)
 from hapax.runtime.access import Access
 from hapax.runtime.ports import RpcError, RpcHandler, RpcPeer
 
@@ -59,6 +66,7 @@ _ADMIN: Final = "/hapax.v1.ClusterAdmin/"
 _LEASES: Final = "/hapax.v1.ProducerLeases/"
 _PARTITIONS: Final = "/hapax.v1.Partitions/"
 _GROUPS: Final = "/hapax.v1.Groups/"
+_RESTORE: Final = "/hapax.v1.Restore/"
 
 
 def _cluster(action: Action) -> Callable[[Any, Access], Needed]:
@@ -172,6 +180,10 @@ CALLS: Final[Mapping[str, Call]] = {
     _ADMIN + "AlterReassignments": Call(cluster_admin_pb2.AlterReassignmentsRequest, _cluster(ALTER_CLUSTER)),
     _ADMIN + "ElectLeaders": Call(cluster_admin_pb2.ElectLeadersRequest, _cluster(ALTER_CLUSTER)),
     _ADMIN + "SetReplication": Call(cluster_admin_pb2.SetReplicationRequest, _cluster(ALTER_CLUSTER)),
+    _RESTORE + "ImportBatches": Call(restore_pb2.ImportBatchesRequest, _cluster(ALTER_CLUSTER)),
+    _RESTORE + "ImportTransactionalId": Call(restore_pb2.ImportTransactionalIdRequest, _cluster(ALTER_CLUSTER)),
+    _RESTORE + "ReserveProducerIds": Call(restore_pb2.ReserveProducerIdsRequest, _cluster(ALTER_CLUSTER)),
+    _RESTORE + "ImportLease": Call(restore_pb2.ImportLeaseRequest, _cluster(ALTER_CLUSTER)),
 }
 
 

@@ -159,6 +159,9 @@ class Settings(AdminSettings, SecuritySettings, AuditSettings):
     index."""
     log_index_size_max_bytes: Annotated[int, Between(4)] = 10 << 20
     """A new segment begins when the current one's offset index reaches this many bytes."""
+    restoring: str = ""
+    """Of a topic only: the backup from which `hapax restore` fills the topic. Until it is empty again, no client can
+    write or read the topic."""
     log_retention_bytes: Unlimited = -1
     """While a partition is larger than this many bytes, its oldest segments are deleted; -1: no limit."""
     log_retention_hours: Annotated[int, Between(-1)] = 168
@@ -490,6 +493,7 @@ TOPIC_CONFIGS: Final[Mapping[str, str]] = {
     "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
     "message.timestamp.type": "log.message.timestamp.type",
     "min.insync.replicas": "min.insync.replicas",
+    "restoring": "restoring",
     "retention.bytes": "log.retention.bytes",
     "retention.ms": "log.retention.ms",
     "segment.bytes": "log.segment.bytes",

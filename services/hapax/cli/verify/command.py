@@ -15,13 +15,15 @@ from typing import Annotated, Any
 import typer
 
 from hapax.cli import output
+from hapax.cli.verify.backups import holds_backups, verify_backups
 from hapax.cli.verify.findings import Counts, Finding, Findings
 from hapax.cli.verify.folders import DataFolder, check_folder, data_folders
 from hapax.cli.verify.replicas import Digest, Replica, compare_replicas
 
 
 def verify(
-    paths: Annotated[list[Path], typer.Argument(help="Data folders, or partitions' folders.", exists=True)],
+    paths: Annotated[
+        list[str], typer.Argument(help="Data folders, partitions' folders, or the place of backups (also s3://...).")],
     compacted: Annotated[
         list[str] | None, typer.Option("--compacted", metavar="TOPIC", help="A compacted topic: gaps are not damage.")
     ] = None,
@@ -29,7 +31,16 @@ def verify(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Check segments, indexes, snapshots and replicas, and report damage."""
-    found = {(folder.path, folder.only): folder for path in paths for folder in data_folders(path.absolute())}
+    backups = [path for path in paths if holds_backups(path)]
+    if backups:
+        if len(backups) < len(paths):
+            output.fail("verify backups and data folders in separate calls", output.USAGE)
+        verify_backups(backups, as_json=as_json)
+        return
+    for path in paths:
+        if not Path(path).exists():
+            output.fail(f"there is no {path}", output.USAGE)
+    found = {(folder.path, folder.only): folder for path in paths for folder in data_folders(Path(path).absolute())}
     folders = list(found.values())
     if not folders:
         output.fail("no data folder found: neither meta.properties nor a partition's log", output.NOT_FOUND)

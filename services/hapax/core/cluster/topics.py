@@ -58,6 +58,7 @@ TOPIC_CONFIGS: Final[Mapping[str, tuple[int, int] | re.Pattern[str]]] = {
     "min.compaction.lag.ms": (0, _INT64_MAX),
     "min.insync.replicas": (1, _INT32_MAX),
     "preallocate": _BOOLEAN,
+    "restoring": re.compile(r"[A-Za-z0-9-]{0,64}"),
     "retention.bytes": (-1, _INT64_MAX),
     "retention.ms": (-1, _INT64_MAX),
     "segment.bytes": (1024, _INT32_MAX),

@@ -91,10 +91,15 @@ def name_of(name: str, call_id: bytes) -> str:
     return name or (f"lease-{call_id.hex()}" if call_id else "")
 
 
+def check_name(name: str) -> None:
+    """Raises Refusal."""
+    if not 0 < len(name) <= MAX_NAME_LENGTH:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"a lease's name has 1 to {MAX_NAME_LENGTH} characters")
+
+
 def check_request(request: LeaseRequest, max_expire_ms: int) -> None:
     """Raises Refusal."""
-    if not 0 < len(request.name) <= MAX_NAME_LENGTH:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"a lease's name has 1 to {MAX_NAME_LENGTH} characters")
+    check_name(request.name)
     if len(request.holder) > MAX_HOLDER_LENGTH:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"the holder of a lease has at most {MAX_HOLDER_LENGTH} characters")
     if len(request.call_id) > MAX_CALL_ID_LENGTH:
@@ -168,6 +173,11 @@ def settle(lease: L, counts: Mapping[TopicIdPartition, int]) -> L:
     carried = {p: lease.carried.get(p, 0) + counts[p] for p in lease.partitions if p in counts}
     return replace(lease, producer_id=NO_PRODUCER_ID, partitions=tuple(carried), carried=carried,
                    counted=(*lease.counted, lease.producer_id))
+
+
+def restored(lease: L, counts: Mapping[TopicIdPartition, int]) -> L:
+    """The lease of a backup: at rest, so that its next holder gets a new producer id and no former one can write."""
+    return replace(lease, producer_id=NO_PRODUCER_ID, partitions=tuple(counts), carried=dict(counts))
 
 
 def told(lease: L, producer_id: int) -> L:

@@ -70,6 +70,17 @@ class PidBlocks:
             self._given_of_first = 0
         return producer_id
 
+    def drop_below(self, floor: int) -> None:
+        """Gives up the ids below `floor`, which are of before a restore."""
+        while self._blocks and self._blocks[0].first + self._given_of_first < floor:
+            block = self._blocks[0]
+            dropped = min(block.size, floor - block.first) - self._given_of_first
+            self._given_of_first += dropped
+            self.remaining -= dropped
+            if self._given_of_first == block.size:
+                self._blocks.popleft()
+                self._given_of_first = 0
+
     def add(self, block: PidBlock, highest_seen: int) -> None:
         """`highest_seen`: the highest producer id that this node saw in use, its own blocks included.
 

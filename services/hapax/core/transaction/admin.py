@@ -18,6 +18,7 @@ from hapax.core.transaction.requests import (
     Held,
     InstanceFenced,
     NeedProducerId,
+    RestoreTransactionalId,
 )
 from hapax.core.transaction.states import TABLE, Event, State, Step
 from hapax.core.transaction.steps import Context, check_transactional_id, describe_fence, fence, raise_epoch
@@ -49,6 +50,38 @@ def ensure_transactional_id(
         producer_epoch=FIRST_EPOCH, timeout_ms=min(context.limits.default_timeout_ms, context.max_timeout_ms),
         last_update_ms=context.now.wall,
     )  # fmt: skip
+    return Decision(record, record.identity)
+
+
+def restored(transaction: Transaction) -> Transaction:
+    """What a backup keeps of an id: its commit tokens, its last outcome and its settings. No transaction is open, and
+    no producer holds the id."""
+    return Transaction(
+        transactional_id=transaction.transactional_id, state=State.EMPTY, timeout_ms=transaction.timeout_ms,
+        client_version=transaction.client_version, serial=transaction.serial, tokens=transaction.tokens,
+        outcome=transaction.outcome)
+
+
+def restore_transactional_id(
+    transaction: Transaction | None, request: RestoreTransactionalId, context: Context
+) -> Decision | NeedProducerId:
+    """The new producer id is above the floor, as every id that the restored cluster hands out: all former producers are
+    fenced. An id that is here as it would be restored was restored before."""
+    former = request.former
+    check_transactional_id(request.transactional_id)
+    if transaction is not None:
+        used = transaction.holder is not None or transaction.fencing is not None
+        if used or replace(restored(transaction), timeout_ms=former.timeout_ms) != former:
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, f"transactional id {request.transactional_id!r} is in use in this cluster")
+        return Decision(None, transaction.identity, confirm=True)
+    while (producer_id := context.ids.take()) is not None and producer_id < request.producer_id_floor:
+        pass
+    if producer_id is None:
+        return NeedProducerId()
+    record = replace(
+        former, producer_id=producer_id, producer_epoch=FIRST_EPOCH, last_update_ms=context.now.wall,
+        timeout_ms=min(former.timeout_ms, context.max_timeout_ms))
     return Decision(record, record.identity)
 
 

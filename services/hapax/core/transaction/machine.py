@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.transaction.admin import ensure_transactional_id, fence_producer
+from hapax.core.transaction.admin import ensure_transactional_id, fence_producer, restore_transactional_id
 from hapax.core.transaction.connection_fencing import ConnectionFencing
 from hapax.core.transaction.deltas import DeltasInFlight, belongs, grown, whole
 from hapax.core.transaction.fencing import Fenced
@@ -55,6 +55,7 @@ from hapax.core.transaction.requests import (
     RenewTransaction,
     ReportFencing,
     Request,
+    RestoreTransactionalId,
     SendMarkers,
     StartTimer,
     StopTimer,
@@ -371,6 +372,10 @@ class TransactionShard:
     def ensure_transactional_id(self, request: EnsureTransactionalId, now: Now) -> Answer:
         """Reply: `ProducerIdentity`."""
         return self._pend(self._ask(request, now, ensure_transactional_id))
+
+    def restore_transactional_id(self, request: RestoreTransactionalId, now: Now) -> Answer:
+        """Replies ProducerIdentity."""
+        return self._pend(self._ask(request, now, restore_transactional_id))
 
     def fence_producer(self, request: FenceProducer, now: Now) -> Answer:
         """Refuses TRANSACTIONAL_ID_NOT_FOUND. Reply: `InstanceFenced`."""

@@ -27,6 +27,7 @@ from hapax.core.transaction.record import (
     ProducerIdentity,
     Record,
     Token,
+    Transaction,
     TransactionPartition,
 )
 from hapax.core.transaction.states import State
@@ -250,6 +251,16 @@ class EnsureTransactionalId:
 
 
 @dataclass(frozen=True, slots=True)
+class RestoreTransactionalId:
+    """Creates the id as it was at a backup's cut, under a new producer id."""
+
+    transactional_id: str
+    former: Transaction                                 # as `admin.restored` gives it
+    producer_id_floor: int
+    caller: Caller
+
+
+@dataclass(frozen=True, slots=True)
 class FenceProducer:
     """Fences the producer that holds the id, if it is still this instance."""
 
@@ -271,6 +282,7 @@ class CommitPrepared:
 Request = (
     InitProducerId | AddPartitionsToTxn | VerifyPartitions | EndTxn | JoinTransaction | RenewTransaction
     | EndTransaction | GetCommitToken | AbortHanging | EnsureTransactionalId | FenceProducer | CommitPrepared
+    | RestoreTransactionalId
 )
 
 

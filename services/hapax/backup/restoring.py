@@ -1,0 +1,325 @@
+"""Restores a backup into an empty cluster.
+
+In this order, so that an interruption leaves a cluster that serves nothing of the backup, and the same command
+finishes:
+
+1. The whole backup is verified. Nothing is changed where a byte is wrong.
+2. The counter of producer ids is raised far above every id that the backed-up cluster can have handed out. Brokers
+   refuse lower ones, so a producer of the former cluster is refused wherever it comes.
+3. The topics are created with `restoring`: clients can neither read nor write them.
+4. Transactional ids get new producer ids and their commit tokens; groups get their offsets and no members; partitions
+   get their batches. Markers of transactions that are not in the backup become aborts.
+5. When every replica in sync has everything, all topics are opened in one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from hapax.backup.cluster import BackedUpCluster
+from hapax.backup.concurrency import for_each
+from hapax.backup.errors import BackupError
+from hapax.backup.reading import batches_of, check_backup
+from hapax.backup.store import Store
+from hapax.client.admin import NewTopic
+from hapax.client.coordination import OffsetAndMetadata
+from hapax.client.errors import FatalError
+from hapax.codec.batch import patch_prefix
+from hapax.codec.control import decode_control, encode_control
+from hapax.codec.internal_records import decode_batch
+from hapax.codec.metadata import OFFSETS_TOPIC, TXN_STATE_TOPIC
+from hapax.codec.offsets_log import decode_record as decode_group_record
+from hapax.codec.transaction_log import decode_key, decode_value
+from hapax.core.access.bindings import Binding
+from hapax.core.access.principals import Principal
+from hapax.core.access.resources import Operation, Pattern, Permission, ResourceType
+from hapax.core.backup.manifest import Manifest, PartitionPart
+from hapax.core.batch import CONTROL, BatchHeader
+from hapax.core.control import Control, Marker, ProducerExpiry
+from hapax.core.group.offsets import CommittedOffset, OffsetRecord
+from hapax.core.transaction.record import Transaction
+from hapax.core.transaction.states import State
+from hapax.core.types import ProducerEpoch, ProducerId, TopicPartition
+from hapax.rpc.gen.hapax.v1 import restore_pb2 as pb
+
+_CALL_BYTES: Final = 3 << 20
+"""Public calls carry at most 4 MiB."""
+_AT_ONCE: Final = 4
+_IDS_AT_ONCE: Final = 32
+_REPLICAS_WITHIN_S: Final = 600.0
+_POLL_S: Final = 0.2
+_NOTHING: Final = ProducerExpiry(0, 0)
+"""A control record that changes nothing. Consumers skip it."""
+_UNLIMITED: Final = 1 << 62
+
+_OffsetKey = tuple[str, TopicPartition]
+
+
+class Restored(NamedTuple):
+    topics: int
+    partitions: int
+    transactional_ids: int
+    groups: int
+    leases: int
+    bytes: int
+
+
+class Restorer:
+    def __init__(
+        self, cluster: BackedUpCluster, store: Store, manifest: Manifest, *, replication_factor: int = 0,
+        progress: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """`replication_factor`: of all topics; 0: as in the backup."""
+        self._cluster = cluster
+        self._store = store
+        self._manifest = manifest
+        self._replication_factor = replication_factor
+        self._progress = progress
+        self._bytes = 0
+
+    async def restore(self) -> Restored:
+        """Raises BackupError, HapaxError, OSError."""
+        manifest, cluster = self._manifest, self._cluster
+        self._progress("verifying the backup")
+        _, faults = await asyncio.to_thread(check_backup, self._store, manifest)
+        if faults:
+            raise BackupError(f"{faults[0]} ({len(faults)} faults; nothing was restored)")
+        opened = await self._check_empty()
+        await cluster.reserve_producer_ids(manifest.producer_id_floor)
+        topics = [each for each in manifest.topics if not each.internal]
+        missing = [each for each in topics if each.name not in opened]
+        await cluster.create_topics([
+            NewTopic(each.name, each.partitions, self._replication_factor or each.replication_factor,
+                     {**each.config, "restoring": manifest.backup})
+            for each in missing], exist_ok=True)
+        self._ids = {each.name: each.topic_id for each in await cluster.list_topics()}
+        self._progress("restoring transactional ids and groups")
+        ids = await self._transactional_ids()
+        groups = await self._groups()
+        parts = [part for each in missing for part in manifest.parts_of(each.name)]
+        await for_each(parts, self._partition, _AT_ONCE)
+        await self._leases()
+        await self._access()
+        if missing:
+            await cluster.end_restoring([each.name for each in missing])
+        return Restored(len(topics), len(parts), ids, groups, len(manifest.leases), self._bytes)
+
+    async def _check_empty(self) -> set[str]:
+        """The topics of an interrupted restore that are open already. Raises BackupError."""
+        cluster, manifest = self._cluster, self._manifest
+        clients, _ = await cluster.topics_by_kind()
+        names = [topic.name for topic in clients]
+        restoring = {}
+        for name in names:
+            value = (await cluster.topic_config(name)).get("restoring")
+            restoring[name] = value.value or "" if value is not None else ""
+        others = sorted({each for each in restoring.values() if each and each != manifest.backup})
+        if others:
+            raise BackupError(
+                f"the cluster is being restored from backup {others[0]}: finish that restore, or delete its topics")
+        continues = manifest.backup in restoring.values()
+        strangers = [name for name in names if name not in {each.name for each in manifest.topics}]
+        if strangers or (names and not continues):
+            raise BackupError(
+                f"the cluster is not empty: it has the topic {(strangers or names)[0]!r}. A backup is restored into a "
+                "new cluster")
+        if not continues:
+            used = [each.transactional_id for each in await cluster.list_transactions()]
+            groups = [each.group for each in await cluster.list_groups()]
+            if used or groups:
+                what = f"transactional id {used[0]!r}" if used else f"group {groups[0]!r}"
+                raise BackupError(
+                    f"the cluster is not empty: it has the {what}. A backup is restored into a new cluster")
+        return {name for name, value in restoring.items() if not value}
+
+    # --- coordinators' state --------------------------------------------------------------------------------------
+
+    async def _transactional_ids(self) -> int:
+        count = 0
+        for part in self._manifest.parts_of(TXN_STATE_TOPIC):
+            records = await asyncio.to_thread(self._last_transactions, part)
+            await for_each(records.items(), self._transactional_id, _IDS_AT_ONCE)
+            count += len(records)
+        return count
+
+    async def _transactional_id(self, named: tuple[str, bytes]) -> None:
+        await self._cluster.import_transactional_id(*named, self._manifest.producer_id_floor)
+
+    def _last_transactions(self, part: PartitionPart) -> dict[str, bytes]:
+        """The last record of each transactional id of one shard that the backup contains."""
+        last: dict[str, bytes] = {}
+        for batch, header in self._batches(part):
+            if header.attributes & CONTROL:
+                continue
+            for _, key, value in decode_batch(batch, header):
+                name = decode_key(key)
+                if name is None:
+                    continue
+                if value is None:
+                    last.pop(name, None)
+                    continue
+                record = decode_value(name, value)
+                if isinstance(record, Transaction) and self._contains(record):
+                    last[name] = value
+        return last
+
+    def _contains(self, record: Transaction) -> bool:
+        """Whether nothing in the record comes from a transaction that is not in the backup."""
+        through = self._manifest.through.get(record.transactional_id, _UNLIMITED)
+        committed = record.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
+        return record.serial <= through or (record.serial == through + 1 and not committed)
+
+    async def _groups(self) -> int:
+        groups = 0
+        for part in self._manifest.parts_of(OFFSETS_TOPIC):
+            found = await asyncio.to_thread(self._committed_offsets, part)
+            by_group: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
+            for (group, partition), value in found.items():
+                stored = self._manifest.part(partition)
+                if stored is not None and self._is_of(partition.topic, value):
+                    by_group.setdefault(group, {})[partition] = OffsetAndMetadata(
+                        min(value.offset, stored.end), value.metadata)
+            for group, offsets in by_group.items():
+                try:
+                    await self._cluster.alter_group_offsets(group, offsets)
+                except FatalError as error:
+                    raise BackupError(
+                        f"the offsets of group {group!r} cannot be restored: {error.message}. Stop its consumers and "
+                        "run the restore again") from error
+            groups += len(by_group)
+        return groups
+
+    def _is_of(self, topic: str, value: CommittedOffset) -> bool:
+        """The offset is not of an earlier topic of the name."""
+        named = next(each for each in self._manifest.topics if each.name == topic)
+        return not any(value.topic_id) or UUID(named.topic_id).bytes == value.topic_id
+
+    def _committed_offsets(self, part: PartitionPart) -> dict[_OffsetKey, CommittedOffset]:
+        committed: dict[_OffsetKey, CommittedOffset] = {}
+        pending: dict[int, dict[_OffsetKey, CommittedOffset]] = {}
+        excluded = frozenset(part.excluded)
+        for batch, header in self._batches(part):
+            if header.attributes & CONTROL:
+                control = decode_control(batch, header)
+                if isinstance(control, Marker):
+                    decided = pending.pop(control.producer_id, {})
+                    if control.commit and header.base_offset not in excluded:
+                        committed |= decided
+                continue
+            for _, key, value in decode_batch(batch, header):
+                record = decode_group_record(key, value)
+                if not isinstance(record, OffsetRecord):
+                    continue
+                named = record.group, record.partition
+                if record.value is None:
+                    committed.pop(named, None)
+                elif header.producer_id >= 0:
+                    pending.setdefault(header.producer_id, {})[named] = record.value
+                else:
+                    committed[named] = record.value
+        return committed
+
+    # --- partitions -----------------------------------------------------------------------------------------------
+
+    async def _partition(self, part: PartitionPart) -> None:
+        topic_id = self._ids[part.topic]
+        stored = (await self._import(part, topic_id, b"")).log_end_offset
+        pieces = _collected(self._restored(part, stored))
+        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+            await self._import(part, topic_id, piece)
+        answer = await self._import(part, topic_id, b"")
+        await self._replicated(part, topic_id, answer.log_end_offset)
+        self._progress(f"restored {part.topic}-{part.partition} up to offset {answer.log_end_offset}")
+
+    async def _import(self, part: PartitionPart, topic_id: str, batches: bytes) -> pb.ImportBatchesResponse:
+        self._bytes += len(batches)
+        return await self._cluster.import_batches(part.name, topic_id, part.start, batches)
+
+    async def _replicated(self, part: PartitionPart, topic_id: str, end: int) -> None:
+        deadline = asyncio.get_running_loop().time() + _REPLICAS_WITHIN_S
+        while (await self._import(part, topic_id, b"")).high_watermark < end:
+            if asyncio.get_running_loop().time() > deadline:
+                raise BackupError(
+                    f"the replicas of {part.topic}-{part.partition} do not come in sync; `hapax replicas list` shows "
+                    "them. Run the restore again when they are")
+            await asyncio.sleep(_POLL_S)
+
+    def _restored(self, part: PartitionPart, stored: int) -> Iterator[bytes]:
+        """The partition's batches from offset `stored` on, as the restored cluster gets them."""
+        excluded = frozenset(part.excluded)
+        end = part.start
+        for batch, header in self._batches(part):
+            if header.next_offset <= part.start:
+                continue
+            end = header.next_offset
+            if header.next_offset <= stored:
+                continue
+            if header.attributes & CONTROL:
+                control = decode_control(batch, header)
+                yield _control(_restored_control(control, header.base_offset in excluded), header.base_offset,
+                               header.max_timestamp)
+            else:
+                yield bytes(batch)
+        if end < part.end:  # compaction has removed the last records, whose offsets are not given out again
+            yield _control(_NOTHING, part.end - 1, 0)
+        for number, each in enumerate(part.opened):
+            abort = Marker(ProducerId(each.producer_id), ProducerEpoch(each.producer_epoch), False, 0)
+            yield _control(abort, part.end + number, self._manifest.taken_ms)
+
+    def _batches(self, part: PartitionPart) -> Iterator[tuple[memoryview, BatchHeader]]:
+        for stored in part.ranges:
+            yield from batches_of(self._store, stored)
+
+    # --- the rest -------------------------------------------------------------------------------------------------
+
+    async def _leases(self) -> None:
+        for lease in self._manifest.leases:
+            await self._cluster.import_lease(pb.ImportLeaseRequest(name=lease.name, counts=[
+                pb.ImportedCount(topic_id=UUID(self._ids[topic]).bytes, partition=partition, record_count=count)
+                for topic, partition, count in lease.counts if topic in self._ids]))
+
+    async def _access(self) -> None:
+        bindings = [_binding(each) for each in self._manifest.acls]
+        if bindings:
+            await self._cluster.create_acls(bindings)
+        for entity, values in self._manifest.quotas:
+            await self._cluster.alter_quotas(entity, values)
+
+
+def _collected(batches: Iterable[bytes]) -> Iterator[bytes]:
+    """As many batches at a time as one call takes."""
+    collected: list[bytes] = []
+    size = 0
+    for batch in batches:
+        if collected and size + len(batch) > _CALL_BYTES:
+            yield b"".join(collected)
+            collected, size = [], 0
+        collected.append(batch)
+        size += len(batch)
+    if collected:
+        yield b"".join(collected)
+
+
+def _restored_control(control: Control, is_excluded: bool) -> Control:
+    """Markers lose the shard and epoch of their coordinator, which the restored cluster counts from the beginning.
+    Fences of leases and shards mean nothing there."""
+    if not isinstance(control, Marker):
+        return _NOTHING
+    return Marker(control.producer_id, control.producer_epoch, control.commit and not is_excluded, 0)
+
+
+def _control(control: Control, offset: int, timestamp_ms: int) -> bytes:
+    batch = encode_control(control, timestamp_ms)
+    patch_prefix(batch, offset, -1)
+    return bytes(batch)
+
+
+def _binding(stored: tuple[Any, ...]) -> Binding:
+    kind, name, pattern, principal, host, operation, permission = stored
+    return Binding(
+        ResourceType(kind), name, Pattern(pattern), Principal(principal), host, Operation(operation),
+        Permission(permission))
+

@@ -1,0 +1,1 @@
+"""Backups: which transactions one contains, and what its manifest says. Pure."""
