@@ -18,6 +18,7 @@ from unit.kafka.test_needs import SECRET, FakeView
 
 ALICE = RpcPeer("10.0.0.1:5000", principal=user("alice"))
 CLUSTER_CALLS = {"ListLeases", "DescribeReplicas", "ListGroups", "DescribeShards", "FenceProducer", "CommitPrepared",
+                 "ImportBatches", "ImportTransactionalId", "ReserveProducerIds", "ImportLease",
                  "AlterReassignments", "ElectLeaders", "SetReplication"}
 
 
@@ -70,10 +71,10 @@ class Handlers:
 
 
 def test_every_public_call_of_the_contract_declares_what_it_needs() -> None:
-    from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2, groups_pb2
+    from hapax.rpc.gen.hapax.v1 import cluster_admin_pb2, groups_pb2, restore_pb2
 
     declared = set()
-    for module in (cluster_admin_pb2, groups_pb2, lease_pb2, partitions_pb2, transactions_pb2):
+    for module in (cluster_admin_pb2, groups_pb2, lease_pb2, partitions_pb2, restore_pb2, transactions_pb2):
         for service in module.DESCRIPTOR.services_by_name.values():
             declared |= {
                 (f"/{service.full_name}/{method.name}", method.input_type.name) for method in service.methods}
