@@ -63,7 +63,7 @@ lint: setup ## run ruff, mypy and import-linter; check that generated code and p
 bench: setup ## measure the figures of docs/benchmarks.md; also writes build/bench.jsonl
 	@PYTHONPATH=tests $(BIN)/python -m bench
 
-bench-guarantees: setup ## measure what each guarantee costs, next to Apache Kafka (16 minutes; SHORT=1: two); updates docs/guarantees.md
+bench-guarantees: setup ## measure what each guarantee costs, next to Apache Kafka (16 minutes; SHORT=1: three); updates docs/guarantees.md
 	@PYTHONPATH=tests $(BIN)/python -m bench.guarantees $(if $(SHORT),--short)
 
 proto: setup ## regenerate services/hapax/rpc/gen from proto/

@@ -215,7 +215,7 @@ def interruptible() -> None:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.guarantees", description="what each guarantee costs")
-    parser.add_argument("--short", action="store_true", help="about two minutes in place of twenty; for trying")
+    parser.add_argument("--short", action="store_true", help="about three minutes in place of sixteen; for trying")
     parser.add_argument(
         "--only", default="*", metavar="PATTERN", help="CONFIGURATION/ROW, such as '1_synced/transaction_*'")
     parser.add_argument("--without-kafka", action="store_true", help="measure only Hapax")
