@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 import aiohttp
@@ -47,13 +47,23 @@ class KubeUnavailable(Exception):
     """The API server did not answer or cannot serve the call now. The same call may succeed later."""
 
 
-class KubeRefused(Exception):
-    """The API server refused the call; the message is its own. `code`: the HTTP status."""
+class Absent(NamedTuple):
+    """An object that does not exist, as the API server names it."""
 
-    def __init__(self, code: int, message: str) -> None:
+    plural: str
+    name: str
+
+
+class KubeRefused(Exception):
+    """The API server refused the call; the message is its own. `code`: the HTTP status. `absent`: which object does not
+    exist, if that is why. A 404 without it is another answer: the kind is not served (yet), or something between has
+    answered."""
+
+    def __init__(self, code: int, message: str, absent: Absent | None = None) -> None:
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
+        self.absent = absent
 
 
 class NoApiServer(Exception):
@@ -100,14 +110,26 @@ class KubeApi:
         return await self.read(_path(ref))
 
     async def read(self, path: str) -> Mapping[str, Any] | None:
-        """The body of any object; None if the object does not exist."""
+        """The body of any object; None if the API server says that this very object does not exist. Any other 404 is
+        raised: what depends on the object would be given up for it."""
+        return await self._found(path, _ACCEPTED)
+
+    async def _found(self, path: str, accept: str) -> Mapping[str, Any] | None:
         try:
-            found: Mapping[str, Any] = await self._call("GET", path)
+            found: Mapping[str, Any] = await self._call("GET", path, accept=accept)
         except KubeRefused as refused:
-            if refused.code == 404:
+            if refused.absent == Absent(*path.split("/")[-2:]):
                 return None
             raise
         return found
+
+    async def serves(self, plural: str) -> bool:
+        """Whether this kind of resource is installed. Raises KubeUnavailable, KubeRefused."""
+        group = await self._call("GET", f"/apis/{GROUP}")
+        if all(each["version"] != version_of(plural) for each in group["versions"]):
+            return False
+        found = await self._call("GET", f"/apis/{GROUP}/{version_of(plural)}")
+        return any(each["name"] == plural for each in found["resources"])
 
     async def namespace_is_gone(self, name: str) -> bool:
         """Whether a namespace that the operator has lost its rights in does not exist, and so nothing in it does. False
@@ -118,14 +140,9 @@ class KubeApi:
             return False
 
     async def metadata(self, path: str) -> Mapping[str, Any] | None:
-        """The metadata of any object; None if the object does not exist."""
-        try:
-            found: Mapping[str, Any] = await self._call("GET", path, accept=_METADATA)
-        except KubeRefused as refused:
-            if refused.code == 404:
-                return None
-            raise
-        metadata: Mapping[str, Any] = found["metadata"]
+        """As `read`, the object's metadata alone."""
+        found = await self._found(path, _METADATA)
+        metadata: Mapping[str, Any] | None = None if found is None else found["metadata"]
         return metadata
 
     async def create(self, path: str, body: Mapping[str, Any]) -> None:
@@ -321,7 +338,7 @@ def _check(status: int, text: str) -> None:
     if status >= 500 or status == 429:
         raise KubeUnavailable(f"the API server answered {status}: {text[:200]}")
     if status >= 400:
-        raise KubeRefused(status, _reason(text))
+        raise KubeRefused(status, _reason(text), _absent(text) if status == 404 else None)
 
 
 def _budget(text: str) -> str:
@@ -337,6 +354,17 @@ def _budget(text: str) -> str:
     if causes:
         return causes[0] or message
     return message if "PodDisruptionBudget" in message else ""
+
+
+def _absent(text: str) -> Absent | None:
+    """From a Status."""
+    try:
+        answer = json.loads(text)
+        if answer["kind"] != "Status" or answer["reason"] != "NotFound":
+            return None
+        return Absent(answer["details"]["kind"], answer["details"]["name"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _reason(text: str) -> str:

@@ -25,8 +25,7 @@ async def look(clusters: Clusters, api: KubeApi) -> bool:
     """True: the other clusters are not those of before. Raises KubeUnavailable, KubeRefused."""
     if not clusters.own:
         return False
-    found = await api.read(_POOLS)
-    return clusters.saw(() if found is None else found["items"])
+    return clusters.saw((await api.listed(_POOLS, ""))["items"])
 
 
 async def first_look(clusters: Clusters, api: KubeApi, announces: bool = False) -> None:

@@ -21,6 +21,7 @@ from hapax.runtime import supervision, telemetry
 from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import Changes, ClusterView
 from hapax.runtime.ports import Clock, MetadataUnavailable, Randomness, Task
+from hapax_operator import orphans
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.apply import TIMEOUT_MS, PolicyWriter, apply_fence, apply_lease, apply_to_topic
 from hapax_operator.clusters import Clusters
@@ -68,11 +69,6 @@ _MISSED_S: Final = 0.5
 _PRODUCER_EVERY_S: Final = 10.0
 _PRODUCERS_PER_S: Final = 4.0
 """For all producers together: their statuses change with every transaction, and the API server has other users."""
-
-_ORPHANS_AFTER_S: Final = 5.0
-"""Delay before a policy without a resource is checked, because the resources may not all be listed yet."""
-_ORPHANS_EVERY_S: Final = 600.0
-"""Interval of checks of a policy whose resource this operator is not allowed to read."""
 
 
 class PolicyUid(NamedTuple):
@@ -133,7 +129,7 @@ class Reconciler:
         self._tasks = [
             supervision.keep(self._work, "reconciler", self._random, index) for index in range(_WORKERS)]
         for stored in self._view.policies:
-            self._queue.add_after(PolicyUid(stored.policy.uid), _ORPHANS_AFTER_S)
+            self._queue.add_after(PolicyUid(stored.policy.uid), orphans.AFTER_S)
 
     async def close(self) -> None:
         if self._unsubscribe is not None:
@@ -222,7 +218,7 @@ class Reconciler:
             if stored is not None:
                 self._known_policies[uid] = stored.policy
                 # It may have been stored while its resource was deleted.
-                self._queue.add_after(PolicyUid(uid), _ORPHANS_AFTER_S)
+                self._queue.add_after(PolicyUid(uid), orphans.AFTER_S)
             changed = former if stored is None else stored.policy
             if changed is not None:
                 for producer in touched(self.resources.producers(), changed):
@@ -406,15 +402,10 @@ class Reconciler:
         if stored is None or any(each.meta.uid == key.uid for each in self.resources.producers()):
             return
         namespace, _, name = stored.policy.owner.partition("/")
-        try:
-            body = await self._api.get(Ref(PRODUCERS, namespace, name))
-        except KubeRefused as refused:
-            if not await self._api.namespace_is_gone(namespace):
-                log.warning("a policy's resource cannot be read", owner=stored.policy.owner, error=refused)
-                self._queue.add_after(key, _ORPHANS_EVERY_S)
-                return
-            body = None
-        if body is None or body["metadata"]["uid"] != key.uid:
+        gone = await orphans.is_orphan(self._api, Ref(PRODUCERS, namespace, name), key.uid)
+        if gone is None:
+            self._queue.add_after(key, orphans.EVERY_S)
+        elif gone:
             await self._policies.store(key.uid, None)
             log.info("a policy was deleted because its resource is gone", owner=stored.policy.owner)
 

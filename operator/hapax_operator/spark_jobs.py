@@ -191,7 +191,7 @@ class SparkJobs:
 
     async def _has_heir(self, producer: ProducerResource) -> bool:
         """Whether a SparkJob takes over the runs. The watch may not have reported it yet, and without it they would be
-        ended."""
+        ended. Raises KubeUnavailable, KubeRefused."""
         if producer.spark is not None or producer.meta.deleting:
             return False
         namespace = producer.meta.ref.namespace
@@ -199,7 +199,8 @@ class SparkJobs:
             found = await self._api.listed(
                 f"/apis/{GROUP}/{version_of(SPARK_JOBS)}/namespaces/{namespace}/{SPARK_JOBS}", "")
         except KubeRefused as refused:
-            if refused.code not in (403, 404):  # the kind is not installed, or this operator may not read it
+            # Not to be told is not to have none: without an heir, the runs end.
+            if refused.code != 404 or await self._api.serves(SPARK_JOBS):
                 raise
             found = {"items": []}
         for body in found["items"]:

@@ -19,6 +19,7 @@ from hapax.runtime import supervision, telemetry
 from hapax.runtime.administration import Administration
 from hapax.runtime.cluster import Changes, ClusterView
 from hapax.runtime.ports import Clock, MetadataUnavailable, Randomness, Task
+from hapax_operator import orphans
 from hapax_operator.access_file import AccessFile
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.apply_user import (
@@ -49,9 +50,6 @@ _MISSED_S: Final = 0.5
 _EVERY_S: Final = 30.0
 _PER_S: Final = 4.0
 """Looks at Secrets, for all Users together: the API server has other users."""
-_ORPHANS_AFTER_S: Final = 5.0
-"""The resources may not all be listed yet."""
-_ORPHANS_EVERY_S: Final = 600.0
 _FORBIDDEN: Final = 403
 
 
@@ -105,7 +103,7 @@ class UserReconciler:
         self._unsubscribe = self._view.on_change(self._changed)
         self._tasks = [supervision.keep(self._work, "users", self._random, index) for index in range(_WORKERS)]
         for owner in self._observer.owners():
-            self._queue.add_after(Orphan(owner), _ORPHANS_AFTER_S)
+            self._queue.add_after(Orphan(owner), orphans.AFTER_S)
 
     async def close(self) -> None:
         if self._unsubscribe is not None:
@@ -181,7 +179,7 @@ class UserReconciler:
             for owner in self._observer.owners(name):
                 told = read_owner(owner)
                 if told is not None and not self._is_here(told):
-                    self._queue.add_after(Orphan(owner), _ORPHANS_AFTER_S)
+                    self._queue.add_after(Orphan(owner), orphans.AFTER_S)
 
     def _is_here(self, told: tuple[str, str, str]) -> bool:
         namespace, name, uid = told
@@ -304,21 +302,15 @@ class UserReconciler:
         self._queue.add_after(ref, again)
 
     async def _orphan(self, key: Orphan) -> None:
-        """Removes what a resource that is gone left in the cluster, for example since a time when no operator ran, or
-        because its finalizer was removed by hand."""
+        """Removes what a resource that is gone left in the cluster."""
         told = read_owner(key.owner)
         if told is None or self._is_here(told) or not _anything(seen := self._observer.owned(key.owner)):
             return
         namespace, name, uid = told
-        try:
-            body = await self._api.get(Ref(USERS, namespace, name))
-        except KubeRefused as refused:
-            if not await self._api.namespace_is_gone(namespace):
-                log.warning("the owner of rights cannot be read", owner=key.owner, error=refused)
-                self._queue.add_after(key, _ORPHANS_EVERY_S)
-                return
-            body = None
-        if body is not None and body["metadata"]["uid"] == uid:
+        gone = await orphans.is_orphan(self._api, Ref(USERS, namespace, name), uid)
+        if gone is None:
+            self._queue.add_after(key, orphans.EVERY_S)
+        if not gone:
             return
         for action in plan_orphan(key.owner, seen):
             await apply_to_cluster(self._administration, key.owner, action)

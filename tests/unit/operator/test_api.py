@@ -13,17 +13,26 @@ from aiohttp import web
 from kubernetes.aio.client import Configuration
 
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
+from hapax_operator.resources import SPARK_JOBS, TOPICS, Ref
 
 PODS = "/api/v1/namespaces/team/pods"
+BUSY = "/api/v1/namespaces/busy"
 LIST = {"metadata": {"resourceVersion": "7"}, "items": []}
 GONE = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version: 7 (9)"}
 
 
+def not_found(plural: str, name: str) -> dict[str, Any]:
+    """As the API server answers for an object that does not exist."""
+    return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404,
+            "message": f'{plural} "{name}" not found', "details": {"kind": plural, "name": name}}
+
+
 @asynccontextmanager
-async def served(answer: Any) -> AsyncIterator[KubeApi]:
-    """`answer`: the response to a watch, or to any other call with a path below /busy."""
+async def served(answer: Any, *more: str) -> AsyncIterator[KubeApi]:
+    """`answer`: the response to a watch, or to any other call with a path below /busy, or with one that begins as
+    `more`."""
     async def handle(request: web.Request) -> web.StreamResponse:
-        if "watch" in request.query or request.path.startswith(("/busy", "/api/v1/namespaces/busy")):
+        if "watch" in request.query or request.path.startswith(("/busy", BUSY, *more)):
             response: web.StreamResponse = answer(request)
             return response
         return web.json_response(LIST)
@@ -43,6 +52,10 @@ async def served(answer: Any) -> AsyncIterator[KubeApi]:
     finally:
         await api.close()
         await runner.cleanup()
+
+
+def served_groups(answer: Any) -> Any:
+    return served(answer, "/apis/")
 
 
 def status(code: int, body: object) -> web.Response:
@@ -119,3 +132,59 @@ async def test_an_eviction_that_fails_for_another_reason(code: int, body: object
     async with served(lambda _: status(code, body)) as api:
         with pytest.raises(error):
             await api.evict("busy", "p", "u")
+
+
+OTHERS = [
+    "404 page not found\n",  # the kind is not served, or not yet
+    "<html><body>404 Not Found</body></html>",
+    {"message": "no such host"}, {"kind": "Status", "reason": "NotFound", "code": 404, "details": None},
+    {"kind": "Status", "reason": "NotFound", "code": 404, "message": "could not find the requested resource",
+     "details": {}},
+    not_found("namespaces", "other"), not_found("pods", "busy"), not_found("busy", "namespaces"), [], "null"]
+
+
+@pytest.mark.parametrize("answer", OTHERS)
+async def test_only_the_api_server_s_own_word_for_a_namespace_says_that_it_is_gone(answer: object) -> None:
+    """What the operator knows of it is given up then: its Topics' precedence, and the rights of its Users."""
+    async with served(lambda _: status(404, answer)) as api:
+        assert not await api.namespace_is_gone("busy")
+    async with served(lambda _: status(404, not_found("namespaces", "busy"))) as api:
+        assert await api.namespace_is_gone("busy")
+    async with served(lambda _: status(403, {"message": "namespaces is forbidden"})) as api:
+        assert not await api.namespace_is_gone("busy")
+
+
+@pytest.mark.parametrize("answer", OTHERS)
+async def test_a_404_about_something_else_says_nothing_about_an_object(answer: object) -> None:
+    ref = Ref(TOPICS, "busy", "orders")
+    async with served(lambda _: status(404, answer)) as api:
+        for asked in (api.read(f"{BUSY}/pods/p"), api.metadata(f"{BUSY}/pods/p")):
+            with pytest.raises(KubeRefused) as refused:
+                await asked
+            assert refused.value.code == 404
+    async with served(lambda _: status(404, not_found("pods", "p"))) as api:
+        assert await api.read(f"{BUSY}/pods/p") is None and await api.metadata(f"{BUSY}/pods/p") is None
+    async with served_groups(lambda _: status(404, answer)) as api:
+        with pytest.raises(KubeRefused):
+            await api.get(ref)
+    async with served_groups(lambda _: status(404, not_found("topics", "orders"))) as api:
+        assert await api.get(ref) is None
+
+
+async def test_whether_a_kind_is_served() -> None:
+    installed = {"": {"versions": [{"version": "v1alpha1"}, {"version": "v1alpha2"}]},
+                 "v1alpha2": {"resources": [{"name": "transactionalproducers"}]}}
+
+    def answer(request: web.Request) -> web.Response:
+        found = installed.get(request.path.removeprefix("/apis/hapax.dev").strip("/"))
+        return status(200, found) if found else status(404, "404 page not found\n")
+
+    async with served_groups(answer) as api:
+        assert not await api.serves(SPARK_JOBS)
+        installed["v1alpha2"]["resources"].append({"name": "sparkjobs"})
+        assert await api.serves(SPARK_JOBS)
+        installed[""]["versions"].pop()
+        assert not await api.serves(SPARK_JOBS)
+        del installed[""]
+        with pytest.raises(KubeRefused):  # something between, since this operator reads this group
+            await api.serves(SPARK_JOBS)

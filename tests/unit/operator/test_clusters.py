@@ -171,7 +171,7 @@ async def test_nothing_is_done_before_the_other_clusters_are_known(monkeypatch: 
         {"metadata": {"namespace": "b", "name": "log-broker"}}]}]
 
     class Api:
-        async def read(self, _: str) -> Any:
+        async def listed(self, _: str, __: str) -> Any:
             answer = answers.pop(0)
             if isinstance(answer, Exception):
                 raise answer
@@ -190,7 +190,7 @@ async def test_an_operator_looks_for_other_clusters_once_its_own_can_be_seen(mon
     looks = 0
 
     class Api:
-        async def read(self, path: str) -> dict[str, Any]:
+        async def listed(self, path: str, _: str) -> dict[str, Any]:
             nonlocal looks
             looks += 1
             found = [{"metadata": {"namespace": each.split(".")[0], "name": each.split(".")[1] + "-broker"}}
