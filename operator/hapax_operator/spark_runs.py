@@ -243,9 +243,9 @@ class SparkRuns:
         return {**(told if progress is None else progress.status()), "executors": executors}
 
     def _left(self, work: SparkWork, key: tuple[str, str]) -> dict[str, Any]:
-        known = (*self._pods.get(key, {}).values(), *self._ended.values())
-        drivers = [each for each in known if each.driver and each.owner == work.meta.uid]
-        last = max(drivers, key=lambda each: each.run, default=None)
+        """What the driver of the present run left; what a former one's pod still says is older than the status."""
+        named = RunRecord.decode(work.record).uid
+        last = self._pods.get(key, {}).get(named) or self._ended.get(named)
         if last is None or last.live or not last.report:
             return {}
         try:
@@ -278,26 +278,34 @@ class SparkRuns:
         return pods
 
     async def _watch(self, namespace: str) -> None:
-        told = ""
+        told = ""  # the last refusal, while nothing was seen since
         while True:
-            wait_s, may = _AGAIN_S, self._may_list.setdefault(namespace, asyncio.Event())
+            may = self._may_list.setdefault(namespace, asyncio.Event())
             may.clear()
-            try:
-                async for kind, found in self._api.follow(f"/api/v1/namespaces/{namespace}/pods", IDENTITY):
-                    told = ""
-                    self._event(namespace, kind, found)
+            seen, error = await self._follow(namespace)
+            told = "" if seen else told
+            if error is None:
                 continue
-            except (KubeUnavailable, KubeRefused) as error:
-                if not isinstance(error, KubeRefused) or error.code != _FORBIDDEN:
-                    log.warning("the watch of pods ended, trying again", error=error)
-                elif str(error) != told:
-                    told, wait_s = str(error), _REFUSED_S
-                    log.warning("the pods of Spark jobs may not be watched", namespace=namespace, error=error)
-                else:
-                    wait_s = _REFUSED_S
+            forbidden = isinstance(error, KubeRefused) and error.code == _FORBIDDEN
+            if not forbidden:
+                log.warning("the watch of pods ended, trying again", error=error)
+            elif str(error) != told:
+                told = str(error)
+                log.warning("the pods of Spark jobs may not be watched", namespace=namespace, error=error)
             with suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await (may.wait() if told else asyncio.sleep(wait_s))
+                await asyncio.wait_for(
+                    (may if told else asyncio.Event()).wait(), _REFUSED_S if forbidden else _AGAIN_S)
+
+    async def _follow(self, namespace: str) -> tuple[bool, KubeUnavailable | KubeRefused | None]:
+        """Until the watch ends: whether anything was seen, and the error with which it ended."""
+        seen = False
+        try:
+            async for kind, found in self._api.follow(f"/api/v1/namespaces/{namespace}/pods", IDENTITY):
+                seen = True
+                self._event(namespace, kind, found)
+        except (KubeUnavailable, KubeRefused) as error:
+            return seen, error
+        return seen, None
 
     def _event(self, namespace: str, kind: str, found: Mapping[str, Any]) -> None:
         if kind == "LISTED":

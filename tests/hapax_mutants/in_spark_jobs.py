@@ -154,4 +154,22 @@ MUTANTS = (
         "            here = (cluster_label(self._cluster),)\n",
         (RUNS,),
     ),
+    Mutant(
+        "a driver ends because it is not told whether a SparkJob takes it over", "docs/kubernetes.md", OPERATOR + "spark_jobs.py",
+        "            if refused.code != 404 or await self._api.serves(SPARK_JOBS):\n",
+        "            if refused.code not in (403, 404):\n",
+        (unit("operator/test_spark_jobs.py"),),
+    ),
+    Mutant(
+        "a former run's last batch is shown as the present one's", "docs/kubernetes.md", OPERATOR + "spark_runs.py",
+        "        last = self._pods.get(key, {}).get(named) or self._ended.get(named)\n",
+        "        last = next(iter(self._ended.values()), None)\n",
+        (RUNS,),
+    ),
+    Mutant(
+        "a driver's deep report keeps the operator from looking after its job", "docs/kubernetes.md", OPERATOR + "spark_progress.py",
+        "    except (KeyError, TypeError, RecursionError) as error:\n",
+        "    except (KeyError, TypeError) as error:\n",
+        (unit("operator/test_spark_pods.py"),),
+    ),
 )

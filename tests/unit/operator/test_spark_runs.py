@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
@@ -15,7 +16,7 @@ from hapax_operator import spark_runs
 from hapax_operator.api import KubeRefused
 from hapax_operator.conditions import Note
 from hapax_operator.plan_producer import Fence, ProducerSeen
-from hapax_operator.plan_spark import Delete
+from hapax_operator.plan_spark import STARTED, STARTING, Delete, RunRecord, SparkPlan
 from hapax_operator.resources import PRODUCERS, Meta, ProducerResource, Ref
 from hapax_operator.spark_pods import driver_pod, pod_seen
 from hapax_operator.spark_resource import SparkSpec
@@ -144,4 +145,32 @@ async def test_a_run_waits_for_no_pod_of_another_cluster(cluster: str, of: str, 
     (running, _) = planned.conditions
     mine = isinstance(planned.step, Delete)
     assert (running.reason == "FormerRunLeft" or mine) == waits and mine == (owner == "owner")
+    await runs.close()
+
+
+def ended(run: int, batch: int) -> dict[str, Any]:
+    """A driver's pod that has left its last batch."""
+    described = work()
+    assert described.spark is not None
+    pod = driver_pod(described, described.spark, run)
+    pod["metadata"] |= {"uid": f"d{run}", "namespace": "team"}
+    said = json.dumps({"progress": {"batchId": batch, "timestampMs": 1}})
+    return {**pod, "status": {"phase": "Succeeded", "containerStatuses": [
+        {"name": "driver", "state": {"terminated": {"reason": "Completed", "exitCode": 0, "message": said}}}]}}
+
+
+@pytest.mark.parametrize(("run", "uid", "batch"), [
+    (1, "d1", 5), (2, "d2", 9),
+    (2, "", 7),  # it starts
+    (3, "d3", 7),  # its pod was lost, or left nothing
+])
+async def test_only_the_present_run_s_driver_has_the_last_word(run: int, uid: str, batch: int) -> None:
+    """A former one's pod may still be there, and the status may have a later batch."""
+    runs = made(Api())
+    for left in (ended(1, 5), ended(2, 9)):
+        runs._put(left)
+    record = RunRecord(run=run, stage=STARTED if uid else STARTING, uid=uid, identity=work().identity)
+    known = replace(work(), record=record.encode(), progress={"batchId": 7})
+    told = runs._told(known, SparkPlan(None, (), 0.0), ("team", work().identity))
+    assert told is not None and told["batchId"] == batch
     await runs.close()
