@@ -75,7 +75,7 @@ def read_report(text: str) -> Progress:
     """What a driver left when it ended: `{"progress": ...}`. Raises ValueError."""
     try:
         return read_progress(json.dumps(json.loads(text)["progress"]).encode())
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"no progress: {error!r}") from error
 
 

@@ -71,10 +71,14 @@ class Progress(StreamingQueryListener):
         return {**queries[0], "queries": queries} if queries else None
 
     def last_report(self) -> str:
-        """`{"progress": ...}` with what the answer says of its first query, at most 2,048 bytes; empty: nothing."""
+        """`{"progress": ...}` with what the answer says of its first query, at most 2,048 bytes; empty: nothing, or
+        what cannot be told. It never fails: the job has ended, and its exit code must not depend on this."""
         answer = self.answer() or {}
         told = {name: value for name, value in answer.items() if name not in ("queries", "sources")}
-        text = json.dumps({"progress": told}) if told else ""
+        try:
+            text = json.dumps({"progress": told}) if told else ""
+        except (ValueError, TypeError, RecursionError):
+            return ""
         return text if len(text) <= _LONGEST_REPORT else ""
 
 
@@ -100,7 +104,7 @@ def _told_by(latest_offset: str | None) -> dict[str, Any] | None:
     try:
         told = json.loads(latest_offset or "null")
         return {"reads": str(told["reads"]), "lag": {each: int(told["lag"][each]) for each in ("records", "ms")}}
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):  # of another source, it may be anything
         return None
 
 

@@ -13,7 +13,7 @@ from hapax.runtime.clock import SystemClock
 from hapax_operator.plan_spark import PodSeen
 from hapax_operator.resources import ProducerResource, read_producer
 from hapax_operator.spark_pods import driver_name, driver_pod, pod_seen
-from hapax_operator.spark_progress import ProgressReader, read_progress
+from hapax_operator.spark_progress import ProgressReader, read_progress, read_report
 from hapax_operator.spark_work import identity_of, of_section
 
 SPARK: dict[str, Any] = {"image": "spark:1", "job": "jobs.one", "arguments": ["--x"],
@@ -115,6 +115,14 @@ def test_why_a_pod_waits_or_ended(status: dict[str, Any], told: tuple[str, str, 
 def test_what_is_no_progress_is_told_apart(text: bytes) -> None:
     with pytest.raises(ValueError):
         read_progress(text)
+
+
+@pytest.mark.parametrize("report", [
+    "", "[]", "null", "{}", '{"progress": null}', '{"progress": ' + "[" * 4000, '{"progress": ' + '{"a":' * 800])
+def test_what_is_no_report_is_told_apart(report: str) -> None:
+    """A container's last words are the user's: they must not keep the operator from looking after the job."""
+    with pytest.raises(ValueError):
+        read_report(report)
 
 
 def test_what_is_shown_of_progress_is_valid_in_a_status() -> None:

@@ -36,7 +36,7 @@ def test_a_micro_batch() -> None:
 def test_the_lag_of_all_sources_and_of_each() -> None:
     flights = {"reads": "subscribe flights", "lag": {"records": 7, "ms": 40}}
     delays = {"reads": "subscribePattern d.*", "lag": {"records": 2, "ms": 900}}
-    others = (None, "5", "{}", '{"lag": null}', "[1]")
+    others = (None, "5", "{}", '{"lag": null}', "[1]", "[" * 100_000)
     told = described(batch(4, latest=(json.dumps({"topics": {}, **flights}), *others, json.dumps(delays))), None)
     assert told["lag"] == {"records": 9, "ms": 900} and told["sources"] == [flights, delays]
 
@@ -97,3 +97,18 @@ def test_what_a_driver_leaves_is_its_last_batch() -> None:
 def test_what_is_no_report_is_told_apart(text: str) -> None:
     with pytest.raises(ValueError):
         read_report(text)
+
+
+def test_what_cannot_be_told_does_not_change_how_a_driver_ends() -> None:
+    """The job has ended: its supervisor must see its exit code."""
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    cyclic: dict[str, Any] = {}
+    cyclic["lag"] = cyclic
+    for name in (deep, cyclic, object()):
+        progress = Progress()
+        last = batch(7)
+        last.name = name
+        progress.onQueryProgress(SimpleNamespace(progress=last))  # type: ignore[arg-type]
+        assert progress.last_report() == ""
