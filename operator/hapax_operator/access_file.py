@@ -1,5 +1,5 @@
-"""The operator's file (`--access FILE`, JSON): what namespaces may own, and how clients reach the cluster. The chart
-writes it from the values `namespacePolicy` and `users`.
+"""The operator's file (`--access FILE`, JSON): what namespaces may own, how clients reach the cluster, and what copiers
+of Mirrors are. The chart writes it from the values `namespacePolicy`, `users` and `image`.
 
     {"namespaces": [
        {"names": ["*"], "topics": ["{namespace}.*"], "groups": ["{namespace}.*"],
@@ -9,9 +9,13 @@ writes it from the values `namespacePolicy` and `users`.
        "bootstrapServers": "hapax.example:9093", "securityProtocol": "SASL_SSL",
        "mechanisms": ["SCRAM-SHA-512", "SCRAM-SHA-256", "OAUTHBEARER"],
        "tlsBootstrapServers": "hapax.example:9094", "caFile": "/etc/hapax/ca.crt",
-       "authorityFolder": "/etc/hapax/clients-ca"}}
+       "authorityFolder": "/etc/hapax/clients-ca"},
+     "copiers": {
+       "bootstrapServers": "hapax.hapax.svc:9092", "image": "registry.example/hapax:1",
+       "imagePullPolicy": "IfNotPresent", "imagePullSecrets": []}}
 
-`clients` is for the profiles in Users' Secrets. Without the file, every namespace may own everything.
+`clients` is for the profiles in Users' Secrets; `copiers` has the cluster's address and the image for Mirrors. Without
+the file, every namespace may own everything.
 """
 
 from __future__ import annotations
@@ -46,9 +50,21 @@ class Listeners:
 
 
 @dataclass(frozen=True, slots=True)
+class Copiers:
+    """What Mirrors are carried out with, unless they say otherwise."""
+
+    bootstrap: str = ""
+    """Of this cluster, within Kubernetes; empty: unknown."""
+    image: str = ""
+    pull_policy: str = "IfNotPresent"
+    pull_secrets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class AccessFile:
     policy: NamespacePolicy = UNRESTRICTED
     listeners: Listeners = Listeners()
+    copiers: Copiers = Copiers()
 
 
 def load(path: Path) -> AccessFile:
@@ -67,10 +83,25 @@ def read_file(document: Any) -> AccessFile:
     """Raises BadPolicy."""
     if not isinstance(document, Mapping):
         raise BadPolicy("it must be an object")
-    unknown = sorted(str(each) for each in document if each not in ("namespaces", "reservedPrincipals", "clients"))
+    known = ("namespaces", "reservedPrincipals", "clients", "copiers")
+    unknown = sorted(str(each) for each in document if each not in known)
     if unknown:
         raise BadPolicy(f"unknown key {unknown[0]!r}")
-    return AccessFile(read_policy(document), _listeners(document.get("clients") or {}))
+    return AccessFile(
+        read_policy(document), _listeners(document.get("clients") or {}), _copiers(document.get("copiers") or {}))
+
+
+def _copiers(copiers: Any) -> Copiers:
+    if not isinstance(copiers, Mapping):
+        raise BadPolicy("copiers must be an object")
+    for name, value in copiers.items():
+        if name not in ("bootstrapServers", "image", "imagePullPolicy", "imagePullSecrets"):
+            raise BadPolicy(f"copiers has the unknown key {name!r}")
+        if not isinstance(value, list if name == "imagePullSecrets" else str):
+            raise BadPolicy(f"copiers.{name} must be a {'list' if name == 'imagePullSecrets' else 'string'}")
+    return Copiers(
+        copiers.get("bootstrapServers", ""), copiers.get("image", ""), copiers.get("imagePullPolicy") or "IfNotPresent",
+        tuple(str(each) for each in copiers.get("imagePullSecrets") or ()))
 
 
 def _listeners(clients: Any) -> Listeners:

@@ -19,6 +19,10 @@ USERS_RECONCILED: Final = counter("hapax_operator_user_reconciles_total", "Recon
 USERS_FAILED: Final = counter(
     "hapax_operator_user_reconcile_failures_total", "Reconciliations of a User that failed and are retried.")
 
+MIRRORS_RECONCILED: Final = counter("hapax_operator_mirror_reconciles_total", "Reconciliations of a Mirror.")
+MIRRORS_FAILED: Final = counter(
+    "hapax_operator_mirror_reconcile_failures_total", "Reconciliations of a Mirror that failed and are retried.")
+
 ETCD_SETTLED: Final = gauge("hapax_etcd_settled", "1 while etcd has all its members, and all are healthy.")
 ETCD_WANTED: Final = gauge("hapax_etcd_members_wanted", "Wanted members of etcd.")
 ETCD_HEALTHY: Final = gauge("hapax_etcd_members_healthy", "Healthy members of etcd that have a vote.")

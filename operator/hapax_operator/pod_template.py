@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
+
+POD_SECURITY: Final[Mapping[str, Any]] = {
+    "runAsNonRoot": True, "runAsUser": 10001, "runAsGroup": 10001, "fsGroup": 10001,
+    "seccompProfile": {"type": "RuntimeDefault"}}
+SECURITY: Final[Mapping[str, Any]] = {
+    "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+"""Of a container."""
+_LONGEST: Final = 46
+"""Characters of `short_name`. With an infix and a number appended, a pod's name is still a valid host name."""
 
 _KEYS: Final = {
     "containers": "name", "initContainers": "name", "volumes": "name", "env": "name", "volumeMounts": "mountPath",
@@ -50,3 +60,18 @@ def _lists(name: str, base: list[Any], over: list[Any]) -> list[Any]:
 
 def _has(item: Any, key: str) -> bool:
     return isinstance(item, Mapping) and isinstance(item.get(key), str | int)
+
+
+def given_in(template: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata and spec of a template, without what names or owns a pod."""
+    metadata = template.get("metadata") or {}
+    about = {each: dict(metadata[each]) for each in ("labels", "annotations") if metadata.get(each)}
+    return {"metadata": about, "spec": dict(template.get("spec") or {})}
+
+
+def short_name(resource: str) -> str:
+    """The beginning of the names of a resource's pods and of what else is beside them."""
+    base = resource.replace(".", "-")
+    if base != resource or len(base) > _LONGEST:
+        base = f"{base[:_LONGEST - 9].rstrip('-')}-{hashlib.sha256(resource.encode()).hexdigest()[:8]}"
+    return base

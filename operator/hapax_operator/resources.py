@@ -23,11 +23,14 @@ SPARK_JOBS: Final = "sparkjobs"
 POOLS: Final = "brokerpools"
 USERS: Final = "users"
 WORKLOADS: Final = "workloads"
-WATCHED: Final = (TOPICS, PRODUCERS, SPARK_JOBS, USERS)
+MIRRORS: Final = "mirrors"
+WATCHED: Final = (TOPICS, PRODUCERS, SPARK_JOBS, USERS, MIRRORS)
 """The kinds that users create in any namespace. The single BrokerPool is watched separately."""
 KINDS: Final = {
     TOPICS: "Topic", PRODUCERS: "TransactionalProducer", SPARK_JOBS: "SparkJob", USERS: "User", POOLS: "BrokerPool",
-    WORKLOADS: "Workload"}
+    WORKLOADS: "Workload", MIRRORS: "Mirror"}
+NEWER: Final = frozenset((SPARK_JOBS, MIRRORS))
+"""Kinds that came with `NEXT_VERSION`. The definitions of a former release lack them."""
 
 FINALIZER: Final = "hapax.dev/delete-topic"
 SPARK_FINALIZER: Final = "hapax.dev/end-spark"
@@ -200,7 +203,7 @@ Resource = TopicResource | ProducerResource | SparkJobResource | PoolResource
 def version_of(plural: str) -> str:
     """The version of the API in which the operator reads and writes the kind. TransactionalProducers are stored as
     v1alpha1, so that a former release reads them after a rollback."""
-    return NEXT_VERSION if plural == SPARK_JOBS else VERSION
+    return NEXT_VERSION if plural in NEWER else VERSION
 
 
 def read(

@@ -30,11 +30,12 @@ from hapax_operator.brokers import BrokerReconciler
 from hapax_operator.clusters import Clusters
 from hapax_operator.leadership import lead
 from hapax_operator.metrics import LEADING
+from hapax_operator.mirrors import MirrorReconciler
 from hapax_operator.neighbours import first_look, keep_looking
 from hapax_operator.outside import AddressKeeper
 from hapax_operator.racks import RackKeeper
 from hapax_operator.reconciler import Reconciler
-from hapax_operator.resources import POOLS, USERS, Meta, Ref
+from hapax_operator.resources import MIRRORS, POOLS, USERS, Meta, Ref
 from hapax_operator.rolls import BROKER, COORDINATOR, Rolled, RollKeeper
 from hapax_operator.spark_resource import DEFAULT_ACCOUNT
 from hapax_operator.sweep import WatchSweep
@@ -77,6 +78,7 @@ class OperatorService:
         self._api: KubeApi | None = None
         self._reconciler: Reconciler | None = None
         self._users: UserReconciler | None = None
+        self._mirrors: MirrorReconciler | None = None
         self._pool: BrokerReconciler | None = None
         self._rolls: RollKeeper | None = None
         self._watching: Watching | None = None
@@ -106,6 +108,8 @@ class OperatorService:
             await self._reconciler.close()
         if self._users is not None:
             await self._users.close()
+        if self._mirrors is not None:
+            await self._mirrors.close()
         if self._pool is not None:
             await self._pool.close()
         if self._racks is not None:
@@ -135,6 +139,9 @@ class OperatorService:
             view, administration, api, self._ports.clock, self._ports.random, self._metrics, self._access,
             self._clusters)
         users.start()
+        self._mirrors = mirrors = MirrorReconciler(
+            api, self._ports.clock, self._ports.random, self._metrics, self._access, self._clusters)
+        mirrors.start()
         scopes = [resources(self._namespaces)]
         if self._brokers:
             namespace, _, name = self._brokers.partition("/")
@@ -165,10 +172,11 @@ class OperatorService:
         def changed() -> None:
             reconciler.look_again()
             users.look_again()
+            mirrors.look_again()
 
         self._looking = supervision.keep(
             partial(keep_looking, self._clusters, api, changed), "clusters", self._ports.random)
-        loop, told = asyncio.get_running_loop(), Reconcilers(reconciler, users, self._pool)
+        loop, told = asyncio.get_running_loop(), Reconcilers(reconciler, users, mirrors, self._pool)
 
         def seen(plural: str, kind: str | None, body: Mapping[str, Any]) -> None:
             if not loop.is_closed():
@@ -203,9 +211,13 @@ class OperatorService:
 class Reconcilers:
     """Passes on what the watches and the sweep report, to the reconciler of that kind."""
 
-    def __init__(self, reconciler: Reconciler, users: UserReconciler, brokers: BrokerReconciler | None) -> None:
+    def __init__(
+        self, reconciler: Reconciler, users: UserReconciler, mirrors: MirrorReconciler,
+        brokers: BrokerReconciler | None,
+    ) -> None:
         self._reconciler = reconciler
-        self._users = users
+        self._own: dict[str, UserReconciler | MirrorReconciler] = {USERS: users, MIRRORS: mirrors}
+        """Of the kinds that have one of their own."""
         self._brokers = brokers
 
     def event(self, plural: str, kind: str | None, body: Mapping[str, Any]) -> None:
@@ -219,19 +231,21 @@ class Reconcilers:
             self.seen(plural, body)
 
     def seen(self, plural: str, body: Mapping[str, Any]) -> None:
-        if plural == USERS:
-            self._users.seen(body)
+        if own := self._own.get(plural):
+            own.seen(body)
         else:
             self._reconciler.seen(plural, body)
 
     def gone(self, ref: Ref, uid: str) -> None:
-        (self._users if ref.plural == USERS else self._reconciler).gone(ref, uid)
+        (self._own.get(ref.plural) or self._reconciler).gone(ref, uid)
 
     def metas(self, plural: str) -> Iterable[Meta]:
-        return self._users.metas() if plural == USERS else self._reconciler.resources.metas(plural)
+        own = self._own.get(plural)
+        return self._reconciler.resources.metas(plural) if own is None else own.metas()
 
     def meta(self, ref: Ref) -> Meta | None:
-        known = self._users.get(ref) if ref.plural == USERS else self._reconciler.resources.get(ref)
+        own = self._own.get(ref.plural)
+        known = self._reconciler.resources.get(ref) if own is None else own.get(ref)
         return None if known is None else known.meta
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from hapax_operator.plan_spark import PodSeen
-from hapax_operator.pod_template import merged
+from hapax_operator.pod_template import POD_SECURITY, SECURITY, given_in, merged, short_name
 from hapax_operator.resources import GROUP, KINDS, version_of
 from hapax_operator.spark_resource import DEFAULT_ACCOUNT, SparkSpec
 from hapax_operator.spark_work import SparkWork
@@ -32,27 +32,18 @@ _AUTH_ENCODED: Final = "encoded"
 _AUTH_ENV: Final = "_SPARK_AUTH_SECRET"
 """Spark's own name for it, in executors. What a driver reads from a file, it takes in base64."""
 
-_LONGEST_BASE: Final = 46
-"""Characters. With the form's infix and a number appended, a pod's name is still a valid host name."""
 _UNITS: Final = {"": 2**20, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30,
                  "t": 2**40, "tb": 2**40}
 """Units of Spark's sizes. A number without a unit is in mebibytes."""
 
 
 def driver_name(resource: str, run: int, infix: str = "driver") -> str:
-    return f"{_base(resource)}-{infix}-{run}"
+    return f"{short_name(resource)}-{infix}-{run}"
 
 
 def cluster_label(cluster: str) -> str:
     """A label's value for any name of a cluster."""
     return hashlib.sha256(cluster.encode()).hexdigest()[:32]
-
-
-def _base(resource: str) -> str:
-    base = resource.replace(".", "-")
-    if base != resource or len(base) > _LONGEST_BASE:
-        base = f"{base[:_LONGEST_BASE - 9].rstrip('-')}-{hashlib.sha256(resource.encode()).hexdigest()[:8]}"
-    return base
 
 
 def driver_pod(
@@ -104,10 +95,10 @@ def driver_pod(
     }
     usual = {"spec": {
         "enableServiceLinks": False, "terminationGracePeriodSeconds": 30,
-        "securityContext": {**_POD_SECURITY, "fsGroupChangePolicy": "OnRootMismatch"},
+        "securityContext": {**POD_SECURITY, "fsGroupChangePolicy": "OnRootMismatch"},
         "containers": [{
-            "name": "driver", "securityContext": _SECURITY, "resources": _resources(spark.driver_memory)}]}}
-    body = merged(merged(merged(usual, _of(spark.driver_template)), _common(work, spark, "driver")), needed)
+            "name": "driver", "securityContext": SECURITY, "resources": _resources(spark.driver_memory)}]}}
+    body = merged(merged(merged(usual, given_in(spark.driver_template)), _common(work, spark, "driver")), needed)
     # A template may neither lift the gate nor let anything start the driver a second time.
     body["spec"]["schedulingGates"] = needed["spec"]["schedulingGates"]
     body["metadata"]["ownerReferences"] = needed["metadata"]["ownerReferences"]
@@ -122,12 +113,12 @@ def executor_pod(work: SparkWork, spark: SparkSpec) -> dict[str, Any] | None:
     usual = {
         "apiVersion": "v1", "kind": "Pod",
         "spec": {
-            "automountServiceAccountToken": False, "enableServiceLinks": False, "securityContext": _POD_SECURITY,
+            "automountServiceAccountToken": False, "enableServiceLinks": False, "securityContext": POD_SECURITY,
             "containers": [{
-                "name": "executor", "securityContext": _SECURITY,
+                "name": "executor", "securityContext": SECURITY,
                 "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}]}],
             "volumes": [{"name": "tmp", "emptyDir": {}}]}}
-    return merged(merged(usual, _of(spark.executor_template)), common)
+    return merged(merged(usual, given_in(spark.executor_template)), common)
 
 
 def auth_secret(work: SparkWork, random_text: str) -> dict[str, Any]:
@@ -150,11 +141,11 @@ def ui_service(work: SparkWork) -> dict[str, Any]:
 
 def auth_name(work: SparkWork) -> str:
     """Another one for a job that is deleted and made again: the former Secret is deleted some time later."""
-    return f"{_base(work.meta.ref.name)}-spark-auth-{work.meta.uid[:8]}"
+    return f"{short_name(work.meta.ref.name)}-spark-auth-{work.meta.uid[:8]}"
 
 
 def ui_name(job: str) -> str:
-    return f"{_base(job)}-spark-ui"
+    return f"{short_name(job)}-spark-ui"
 
 
 def _beside(work: SparkWork, name: str) -> dict[str, Any]:
@@ -166,20 +157,6 @@ def _beside(work: SparkWork, name: str) -> dict[str, Any]:
         "ownerReferences": [{
             "apiVersion": f"{GROUP}/{version_of(ref.plural)}", "kind": KINDS[ref.plural], "name": ref.name,
             "uid": work.meta.uid, "controller": True}]}
-
-
-_POD_SECURITY: Final[Mapping[str, Any]] = {
-    "runAsNonRoot": True, "runAsUser": 10001, "runAsGroup": 10001, "fsGroup": 10001,
-    "seccompProfile": {"type": "RuntimeDefault"}}
-_SECURITY: Final[Mapping[str, Any]] = {
-    "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
-
-
-def _of(template: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata and spec of a template, without what names or owns a pod."""
-    metadata = template.get("metadata") or {}
-    about = {each: dict(metadata[each]) for each in ("labels", "annotations") if metadata.get(each)}
-    return {"metadata": about, "spec": dict(template.get("spec") or {})}
 
 
 def _common(work: SparkWork, spark: SparkSpec, container: str) -> dict[str, Any]:

@@ -7,17 +7,15 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-import aiohttp
-
 from hapax.runtime import supervision, telemetry
 from hapax.runtime.ports import Clock, Task
 from hapax_operator.conditions import from_millis
 from hapax_operator.plan_spark import PodSeen
+from hapax_operator.pod_http import PodHttp
 from hapax_operator.spark_pods import PROGRESS_PORT
 
 log = telemetry.logger("spark")
 
-_TIMEOUT_S: Final = 3.0
 _EVERY_MS: Final = 8_000
 _MOST_BYTES: Final = 65_536
 _LAST_MS: Final = 253_402_300_799_999
@@ -105,15 +103,14 @@ class ProgressReader:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._session: aiohttp.ClientSession | None = None
+        self._pods = PodHttp()
         self._known: dict[str, Progress] = {}
         self._asked_ms: dict[str, int] = {}
         self._tasks: dict[str, Task] = {}
 
     async def close(self) -> None:
         await supervision.end(*self._tasks.values())
-        if self._session is not None:
-            await self._session.close()
+        await self._pods.close()
 
     def of(self, pod: PodSeen, wake: Callable[[], None]) -> Progress | None:
         """The last known progress. Asks again if it is old, and calls `wake` when a newer batch is reported."""
@@ -131,22 +128,12 @@ class ProgressReader:
 
     async def _ask(self, pod: PodSeen, wake: Callable[[], None]) -> None:
         """A driver that does not answer may be busy, so this has no consequence."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S))
-        host = f"[{pod.address}]" if ":" in pod.address else pod.address
         try:
-            async with self._session.get(
-                f"http://{host}:{PROGRESS_PORT}/progress", allow_redirects=False
-            ) as response:
-                if response.status != 200:
-                    return
-                text = b""
-                async for piece in response.content.iter_any():
-                    text += piece
-                    if len(text) > _MOST_BYTES:
-                        raise ValueError("the progress report is too long")
-                found = read_progress(text)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            text = await self._pods.get(pod.address, PROGRESS_PORT, "/progress", _MOST_BYTES)
+            if text is None:
+                return
+            found = read_progress(text)
+        except ValueError as error:
             log.debug("a driver did not report its progress", pod=pod.name, error=error)
             return
         if self._known.get(pod.uid) != found:

@@ -21,7 +21,7 @@ from hapax.runtime import supervision, telemetry
 from hapax.runtime.ports import Randomness, Task
 from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.metrics import MISSED, UNREADABLE
-from hapax_operator.resources import GROUP, SPARK_JOBS, TOPICS, WATCHED, Meta, Ref, version_of
+from hapax_operator.resources import GROUP, NEWER, TOPICS, WATCHED, Meta, Ref, version_of
 
 log = telemetry.logger("sweep")
 
@@ -170,9 +170,9 @@ class WatchSweep:
         try:
             return await self._api.outline(collection)
         except KubeRefused as refused:
-            if refused.code != 404 or plural != SPARK_JOBS:
+            if refused.code != 404 or plural not in NEWER:
                 raise
-            return ()  # the definitions are those of a release before SparkJob
+            return ()  # the definitions are those of a former release
 
     async def _missed(self, ref: Ref, before: Meta | None) -> bool:
         """Whether the resource is still known as before and is different; then it is reported as by a watch."""

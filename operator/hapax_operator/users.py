@@ -7,7 +7,6 @@ its name every half minute, so what was done to it by hand is put right within t
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -189,25 +188,12 @@ class UserReconciler:
     # --- work
 
     async def _work(self) -> None:
-        while True:
-            key = await self._queue.get()
-            self._count.add()
-            try:
-                await (self._orphan(key) if isinstance(key, Orphan) else self._user(key))
-                self._queue.succeeded(key)
-            except (KubeUnavailable, KubeRefused, Refusal, MetadataUnavailable, TimeoutError) as error:
-                log.warning("reconciling failed, trying again", what=str(key), error=error)
-                self._failed.add()
-                self._queue.again(key)
-            except Exception as error:
-                log.error("reconciling failed", what=str(key), exc_info=error)
-                self._failed.add()
-                self._queue.again(key)
-            except asyncio.CancelledError:
-                self._queue.again(key)
-                raise
-            finally:
-                self._queue.done(key)
+        await self._queue.serve(
+            self._look, self._count, self._failed, log,
+            (KubeUnavailable, KubeRefused, Refusal, MetadataUnavailable, TimeoutError))
+
+    async def _look(self, key: Ref | Orphan) -> None:
+        await (self._orphan(key) if isinstance(key, Orphan) else self._user(key))
 
     async def _user(self, ref: Ref) -> None:
         """Repeats until the plan is empty."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Final, Generic, TypeVar
+
+from hapax.runtime import telemetry
+from hapax.runtime.metrics import Counter
 
 _FIRST_BACKOFF_S: Final = 0.5
 _LONGEST_BACKOFF_S: Final = 30.0
@@ -67,6 +70,32 @@ class WorkQueue(Generic[K]):
     def done(self, key: K) -> None:
         if self._held.pop(key):
             self.add(key)
+
+    async def serve(
+        self, look: Callable[[K], Awaitable[None]], count: Counter, failed: Counter,
+        log: telemetry.Logger, expected: tuple[type[Exception], ...],
+    ) -> None:
+        """One worker: calls `look` for each key, until it is cancelled. `expected`: errors that are no faults of the
+        program. After any error, the key comes again."""
+        while True:
+            key = await self.get()
+            count.add()
+            try:
+                await look(key)
+                self.succeeded(key)
+            except expected as error:
+                log.warning("reconciling failed, trying again", what=str(key), error=error)
+                failed.add()
+                self.again(key)
+            except Exception as error:
+                log.error("reconciling failed", what=str(key), exc_info=error)
+                failed.add()
+                self.again(key)
+            except asyncio.CancelledError:  # possibly of a task that was awaited: then this task starts again
+                self.again(key)
+                raise
+            finally:
+                self.done(key)
 
     def close(self) -> None:
         for timer in self._timers.values():

@@ -49,6 +49,9 @@ class Namespace:
         return self._create(
             "users", "User", name, {"authentication": {"type": login, **(authentication or {})}, **spec}, None)
 
+    def mirror(self, name: str, **spec: Any) -> Any:
+        return self._create("mirrors", "Mirror", name, spec, None)
+
     def secret(self, name: str) -> dict[str, str]:
         """Its contents; empty if there is no such Secret."""
         path = f"/api/v1/namespaces/{self.name}/secrets/{name}"

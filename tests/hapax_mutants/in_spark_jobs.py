@@ -138,8 +138,8 @@ MUTANTS = (
     ),
     Mutant(
         "a job that is made again loses its secret", "docs/kubernetes.md", OPERATOR + "spark_pods.py",
-        '    return f"{_base(work.meta.ref.name)}-spark-auth-{work.meta.uid[:8]}"\n',
-        '    return f"{_base(work.meta.ref.name)}-spark-auth"\n',
+        '    return f"{short_name(work.meta.ref.name)}-spark-auth-{work.meta.uid[:8]}"\n',
+        '    return f"{short_name(work.meta.ref.name)}-spark-auth"\n',
         (TEMPLATES,),
     ),
     Mutant(

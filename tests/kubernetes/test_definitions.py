@@ -12,6 +12,9 @@ from hapax.core.cluster.topics import TOPIC_CONFIGS
 from hapax_kube.api import ApiError, KubeApi
 from hapax_kube.binaries import ROOT
 from hapax_kube.operator import Namespace
+from hapax_operator.access_file import Copiers
+from hapax_operator.mirror_pods import deployment, user
+from hapax_operator.mirror_resource import read_mirror
 from hapax_operator.resources import read_producer, read_spark_job
 from hapax_operator.spark_pods import auth_secret, driver_pod, executor_pod, ui_service
 from hapax_operator.spark_work import of_job
@@ -269,3 +272,68 @@ def test_the_definition_knows_every_topic_configuration() -> None:
     assert sorted(re.findall(r"'([^']+)'", rule)) == sorted(TOPIC_CONFIGS)
     (sentence,) = re.findall(r"topic configurations are ([^\"]*)\"", text)
     assert sorted(sentence.split(", ")) == sorted(TOPIC_CONFIGS)
+
+
+MIRROR: dict[str, object] = {"source": {"bootstrapServers": "old:9092"}, "topics": ["orders"]}
+
+
+def test_a_mirror_gets_its_defaults(namespace: Namespace) -> None:
+    assert namespace.mirror("plain", **MIRROR)["spec"] == {
+        **MIRROR, "target": {}, "partitioning": "Same", "onLost": "Stop", "suspend": False, "replicas": 1}
+    secret = {"source": {"bootstrapServers": "a:1,b:2", "secret": {"name": "old"}}}
+    body = namespace.mirror("secret", **{**MIRROR, **secret})
+    assert body["spec"]["source"]["secret"] == {"name": "old", "key": "client.properties"}
+
+
+@pytest.mark.parametrize(("spec", "sentence"), [
+    ({"topics": []}, "should have at least 1 items"),
+    ({"topics": ["a*b"]}, "a prefix ends with one '*'"),
+    ({"topics": ["__consumer_offsets"]}, "each cluster's own"),
+    ({"topics": ["a", "a"]}, "Duplicate value"),
+    ({"exclude": ["a/b"]}, "a name has ASCII letters"),
+    ({"groups": ["a*b"]}, "the beginning of names with one '*' at its end"),
+    ({"groups": ["a"], "partitioning": "ByKey"}, "only where partitions correspond"),
+    ({"prefix": "__x"}, "does not begin with '__'"),
+    ({"partitioning": "Random"}, "supported values"),
+    ({"onLost": "Panic"}, "supported values"),
+    ({"replicas": 0}, "greater than or equal to 1"),
+    ({"source": {}}, "spec.source.bootstrapServers: Required value"),
+    ({"source": {"bootstrapServers": "old"}}, "host:port"),
+    ({"source": {"bootstrapServers": "old:1, new:2"}}, "without spaces"),
+    ({"source": {"bootstrapServers": "a:1", "secret": {"name": "a"}, "configMap": {"name": "a"}}}, "not in both"),
+    ({"source": {"bootstrapServers": "a:1", "secret": {"name": "a", "key": "../b"}}}, "a key has letters"),
+])
+def test_a_bad_mirror_is_refused_with_a_sentence(
+    namespace: Namespace, spec: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ApiError, match=re.escape(sentence)):
+        namespace.mirror("bad", **{**MIRROR, **spec})
+
+
+def test_what_would_break_a_copy_cannot_change(namespace: Namespace) -> None:
+    namespace.mirror("a", **MIRROR, prefix="old.")
+    for change, sentence in (
+        ({"prefix": "new."}, "prefix cannot be changed"), ({"prefix": None}, "prefix cannot be changed"),
+        ({"partitioning": "ByKey"}, "partitioning cannot be changed"),
+    ):
+        with pytest.raises(ApiError, match=sentence):
+            namespace.patch("mirrors", "a", **change)
+    namespace.patch("mirrors", "a", source={"bootstrapServers": "moved:9092"}, topics=["orders", "bills"])
+
+
+def test_copiers_are_what_the_api_server_takes(namespace: Namespace) -> None:
+    """With everything that a Mirror can say; the API server knows all of its fields."""
+    body = namespace.mirror(
+        "all", **MIRROR, replicas=3, prefix="old.", exclude=["x*"], groups=["g*"], replicationFactor=3, onLost="Skip",
+        imagePullSecrets=["pull"], nodeSelector={"disk": "fast"}, tolerations=[{"operator": "Exists"}],
+        affinity={"nodeAffinity": {}}, resources={"requests": {"cpu": 1}},
+        target={"bootstrapServers": "b:9092", "configMap": {"name": "c"}},
+        podTemplate={"metadata": {"labels": {"team": "a"}}, "spec": {"priorityClassName": "high"}})
+    described = read_mirror(body)
+    for own_user, name in ((False, "a"), (True, "b")):
+        made = deployment(described, Copiers("hapax:9092", "hapax:1"), own_user)
+        made["metadata"]["name"] = name
+        path = f"/apis/apps/v1/namespaces/{namespace.name}/deployments?fieldValidation=Strict"
+        assert namespace.api.create(path, made)["spec"]["replicas"] == 3
+    rights = namespace.api.create(namespace.path("users") + "?fieldValidation=Strict", user(described, "a.b"))
+    assert rights["spec"]["authentication"] == {"type": "Scram"}

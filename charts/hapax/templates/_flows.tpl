@@ -18,6 +18,10 @@ not here is denied. Nodes of the first phase take clients' calls at 9094, too (`
 {{- $spark := dict "namespaceSelector" (dict "matchExpressions" (list (dict "key" "kubernetes.io/metadata.name" "operator" "In" "values" .))) "podSelector" (dict "matchLabels" (dict "app.kubernetes.io/name" "hapax-spark")) -}}
 {{- $clients = append $clients $spark -}}
 {{- end -}}
+{{- with $v.mirrors.namespaces -}}
+{{- $copiers := dict "namespaceSelector" (dict "matchExpressions" (list (dict "key" "kubernetes.io/metadata.name" "operator" "In" "values" .))) "podSelector" (dict "matchLabels" (dict "app.kubernetes.io/name" "hapax-copy")) -}}
+{{- $clients = append $clients $copiers -}}
+{{- end -}}
 {{- end -}}
 {{- $flows := list
       (dict "port" 9092 "to" $kafka "from" (ternary $programs (concat (list "broker" "coordinator") $programs) $secure) "peers" $clients "open" true)

@@ -82,10 +82,17 @@ be in its own namespace, where their account must not vanish below them.
 {{- dict "names" (ternary $names list .Values.spark.enabled) "own" $own | toJson -}}
 {{- end -}}
 
-{{/* The namespaces that the operator watches, as JSON {names}; none: all. Those of Spark jobs are among them. */}}
+{{/* Where Users' Secrets are, as JSON {names}. Those of Mirrors are among them: copiers log in. */}}
+{{- define "hapax.userNamespaces" -}}
+{{- $names := default (list .Release.Namespace) .Values.users.namespaces -}}
+{{- if .Values.security.enabled }}{{ $names = concat $names .Values.mirrors.namespaces | uniq }}{{ end -}}
+{{- dict "names" $names | toJson -}}
+{{- end -}}
+
+{{/* The namespaces that the operator watches, as JSON {names}; none: all. Those of Spark jobs and Mirrors are among them. */}}
 {{- define "hapax.watched" -}}
 {{- $names := .Values.operator.watchNamespaces -}}
-{{- if $names }}{{ $names = concat $names (include "hapax.sparkNamespaces" . | fromJson).names | uniq }}{{ end -}}
+{{- if $names }}{{ $names = concat $names (include "hapax.sparkNamespaces" . | fromJson).names .Values.mirrors.namespaces | uniq }}{{ end -}}
 {{- dict "names" $names | toJson -}}
 {{- end -}}
 
