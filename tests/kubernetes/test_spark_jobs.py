@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import random
-import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -18,11 +14,12 @@ from hapax.client import NewTopic
 from hapax.client.blocking import Admin, Producer
 from hapax.client.errors import HapaxError
 from hapax.local.cluster import LocalCluster
+from hapax_kube.answering import answering
 from hapax_kube.api import ApiError
 from hapax_kube.kubelet import Kubelet
 from hapax_kube.operator import ADOPT, Namespace, OperatorProcess
 from hapax_operator.resources import read_producer
-from hapax_operator.spark_pods import driver_pod
+from hapax_operator.spark_pods import PROGRESS_PORT, driver_pod
 from hapax_operator.spark_work import of_section
 from integration.waiting import wait_until
 
@@ -39,29 +36,6 @@ def kubelet(namespace: Namespace) -> Iterator[Kubelet]:
     kubelet = Kubelet(namespace.api, namespace.name)
     yield kubelet
     kubelet.close()
-
-
-@contextmanager
-def driver_answering(progress: dict[str, Any]) -> Iterator[str]:
-    """An address at which a driver tells its progress."""
-    class Answer(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps(progress).encode())
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    chance = random.Random(uuid.uuid4().int)
-    address = f"127.{chance.randrange(1, 255)}.{chance.randrange(255)}.{chance.randrange(1, 255)}"
-    server = http.server.ThreadingHTTPServer((address, 4041), Answer)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield address
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def reason(namespace: Namespace, kind: str = "SparkRunning") -> tuple[str, str]:
@@ -85,7 +59,7 @@ def test_a_job_runs_fails_runs_again_is_done_and_ends(
         "queryId": "q", "runId": "r", "name": "passthrough", "batchId": 4, "numInputRows": 100,
         "inputRowsPerSecond": 12.34, "processedRowsPerSecond": 56.78, "timestampMs": 1_800_000_000_000,
         "lastCommit": {"batchId": 3, "timestampMs": 1_799_999_999_000}}
-    with driver_answering(progress) as address:
+    with answering(PROGRESS_PORT, lambda: progress) as address:
         kubelet.address = address
         namespace.producer("job", transactionalId=name, spark=SPARK)
         until(kubelet, lambda: reason(namespace) == ("True", "Running"), "a run")
@@ -192,7 +166,7 @@ def test_a_spark_job_runs_under_its_producer_and_waits_where_it_has_none(
     def shown(kind: str, which: str = "copy") -> tuple[str, str]:
         return namespace.condition(jobs, which, kind)
 
-    with driver_answering(told) as address:
+    with answering(PROGRESS_PORT, lambda: told) as address:
         kubelet.address = address
         namespace.spark_job("copy", "loader", **SPARK)
         until(kubelet, lambda: shown("Ready") == ("False", "NoProducer"), "a look")
