@@ -100,6 +100,8 @@ def deployment(mirror: MirrorResource, copiers: Copiers, own_user: bool) -> dict
                 "topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}}]}},
         "containers": [{
             "name": CONTAINER, "securityContext": SECURITY, "resources": _RESOURCES,
+            "livenessProbe": {**_probe("/healthz"), "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
+            "readinessProbe": {**_probe("/readyz"), "periodSeconds": 2, "timeoutSeconds": 2, "failureThreshold": 3},
             # The last lines of one that ended say why.
             "terminationMessagePolicy": "FallbackToLogsOnError"}]}}
     if mirror.affinity:
@@ -130,7 +132,12 @@ def arguments(mirror: MirrorResource, copiers: Copiers, files: Mapping[str, Clie
     if mirror.partitioning == BY_KEY:
         words.append("--by-key")
     return [*words, "--follow", "--on-lost", "skip" if mirror.on_lost == SKIP else "stop",
-            "--name", mirror.copy_name, "--instance", "$(POD_NAME)", "--metrics-port", str(METRICS_PORT)]
+            "--name", mirror.copy_name, "--instance", "$(POD_NAME)", "--metrics-host", "0.0.0.0",
+            "--metrics-port", str(METRICS_PORT)]
+
+
+def _probe(path: str) -> dict[str, Any]:
+    return {"httpGet": {"path": path, "port": "metrics"}}
 
 
 def _volume(side: str, file: ClientFile) -> dict[str, Any]:

@@ -190,10 +190,12 @@ def _ready(
         return no("UserNotReady", f"the User {beside(mirror)}, by which copiers log in, is not ready: {why}")
     if running is None:
         return no("Starting", "the copiers are being made")
+    if (reachable := _reachable(seen)).status == "False":  # then copiers are not ready either
+        return no(reachable.reason, reachable.message)
     if running.ready < mirror.replicas:
         why = "; ".join(filter(None, (running.failure, *sorted({each.problem for each in seen.pods}))))
         return no("CopiersNotReady", f"{running.ready} of {mirror.replicas} copiers are ready{why and ': '}{why}")
-    if (reachable := _reachable(seen)).status != "True":
+    if reachable.status != "True":
         return no(reachable.reason, reachable.message)
     if (blocked := _blocked(topics)).status == "True":
         return no("Blocked", blocked.message)

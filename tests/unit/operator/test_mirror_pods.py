@@ -38,7 +38,8 @@ def options(**spec: Any) -> list[str]:
 def test_the_command_line_says_what_the_mirror_says() -> None:
     assert options() == [
         "copy", "--from", "old:9092", "--to", "hapax.home.svc:9092", "--topics", r"shop\.orders", "--follow",
-        "--on-lost", "stop", "--name", "shop.orders", "--instance", "$(POD_NAME)", "--metrics-port", "8080"]
+        "--on-lost", "stop", "--name", "shop.orders", "--instance", "$(POD_NAME)", "--metrics-host", "0.0.0.0",
+        "--metrics-port", "8080"]
     everything = options(
         topics=["a", "b-*"], exclude=["b-x*"], groups=["g*"], prefix="old.", replicationFactor=2, onLost="Skip",
         target={"bootstrapServers": "new:1", "configMap": {"name": "c", "key": "k"}},
@@ -47,7 +48,7 @@ def test_the_command_line_says_what_the_mirror_says() -> None:
         "copy", "--from", "old:9092", "--to", "new:1", "--from-config", "/etc/hapax-copy/source/client.properties",
         "--to-config", "/etc/hapax-copy/target/k", "--topics", r"a|b\-.*", "--exclude", r"b\-x.*", "--groups", "g.*",
         "--prefix", "old.", "--replication-factor", "2", "--follow", "--on-lost", "skip", "--name", "shop.orders",
-        "--instance", "$(POD_NAME)", "--metrics-port", "8080"]
+        "--instance", "$(POD_NAME)", "--metrics-host", "0.0.0.0", "--metrics-port", "8080"]
     assert "--by-key" in options(partitioning="ByKey")
 
 

@@ -112,8 +112,9 @@ def test_a_source_is_away_when_no_copier_reaches_it() -> None:
     one = seen(described, reports={"uid-a": report(error="no answer"), "uid-b": report()})
     assert condition(plan(described, one)) == ("True", "Copying")
     none = seen(described, reports={"uid-a": report(error="no answer"), "uid-b": report(error="no answer")})
-    planned = plan(described, none)
-    assert condition(planned) == condition(planned, "SourceReachable") == ("False", "SourceUnreachable")
+    for found in (none, replace(none, deployment=running(described, ready=0))):
+        planned = plan(described, found)
+        assert condition(planned) == condition(planned, "SourceReachable") == ("False", "SourceUnreachable")
 
 
 def test_copiers_that_do_not_come_up_say_why() -> None:
