@@ -40,8 +40,14 @@ secure-demo: setup ## two tenants on a closed cluster: one refused, certificates
 	@$(BIN)/python -m scripts.secure_demo
 
 test: lint ## run lint, type checks, layering checks and all tests
-	@$(BIN)/python -m pytest -n 2 -rs tests --ignore tests/kubernetes
-	@$(BIN)/python -m pytest -n 4 -rs tests/kubernetes # for the most part they wait for a Kubernetes
+	@# tests/kubernetes for the most part wait for a Kubernetes: they run beside the others, and are printed after them.
+	@mkdir -p build; \
+	$(BIN)/python -m pytest -n 3 -rs tests/kubernetes >build/test-kubernetes.log 2>&1 & kubernetes=$$!; \
+	code=0; \
+	$(BIN)/python -m pytest -n 2 -rs tests --ignore tests/kubernetes || code=$$?; \
+	wait $$kubernetes || code=$$?; \
+	cat build/test-kubernetes.log; \
+	exit $$code
 
 test-one: setup ## run one test or folder: make test-one T=tests/unit/core
 	@$(BIN)/python -m pytest $(T)
