@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     )
     from hapax.client.leases import Lease, LeaseInfo, Leases, Progress
     from hapax.client.multiwriter import Joined, MultiWriter, Winner, Writer
+    from hapax.client.process_records import NewRecord
+    from hapax.client.processor import Processor, process
     from hapax.client.producer import Committed, PreparedTransaction, Producer, StartFrom
     from hapax.client.records import DeliveryReport, Record
     from hapax.client.replication import BrokerInfo, ReassignmentInfo, Refused, ReplicaInfo
@@ -68,12 +70,14 @@ __all__ = [
     "Leases",
     "MembershipLostError",
     "MultiWriter",
+    "NewRecord",
     "NewTopic",
     "NodeInfo",
     "NotHapaxError",
     "OAuthToken",
     "OffsetAndMetadata",
     "PreparedTransaction",
+    "Processor",
     "Producer",
     "ProducerInfo",
     "Progress",
@@ -94,6 +98,7 @@ __all__ = [
     "Work",
     "Writer",
     "WrongState",
+    "process",
 ]
 
 _MODULES = {
@@ -110,6 +115,8 @@ _MODULES = {
     ),
     "hapax.client.leases": ("Lease", "LeaseInfo", "Leases", "Progress"),
     "hapax.client.multiwriter": ("Joined", "MultiWriter", "Winner", "Writer"),
+    "hapax.client.process_records": ("NewRecord",),
+    "hapax.client.processor": ("Processor", "process"),
     "hapax.client.producer": ("Committed", "PreparedTransaction", "Producer", "StartFrom"),
     "hapax.client.records": ("DeliveryReport", "Record"),
     "hapax.client.replication": ("BrokerInfo", "ReassignmentInfo", "Refused", "ReplicaInfo"),

@@ -17,6 +17,7 @@ import functools
 import inspect
 import os
 import queue
+import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from copy import copy
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from hapax.client import admin, consumer, leases, multiwriter, producer
+from hapax.client import admin, consumer, leases, multiwriter, processor, producer
 from hapax.client.environment import ClientPorts
 from hapax.client.errors import WrongState
 from hapax.client.member import OnPartitions
@@ -267,11 +268,15 @@ class _OnCallersThread:
             return None
 
         async def call(partitions: list[TopicPartition]) -> None:
-            done = asyncio.get_running_loop().create_future()
-            self._calls.put((functools.partial(callback, partitions), done))
-            await done
+            await self.call(functools.partial(callback, partitions))
 
         return call
+
+    async def call(self, callback: Callable[[], Any]) -> Any:
+        """Runs it on the waiting thread, and returns its result."""
+        done = asyncio.get_running_loop().create_future()
+        self._calls.put((callback, done))
+        return await done
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Like `_background.run`, for a coroutine that may run callbacks."""
@@ -293,16 +298,17 @@ class _OnCallersThread:
     def _carry_out(callback: Callable[[], Any], done: asyncio.Future[Any]) -> None:
         loop = _background.loop()
         error: BaseException | None = None
+        result = None
         try:
-            waited_for = callback()
-            if inspect.iscoroutine(waited_for):
-                _background.run(waited_for)
+            result = callback()
+            if inspect.iscoroutine(result):
+                result = _background.run(result)
         except Exception as raised:
             error = raised
 
         def settle() -> None:
             if not done.done():
-                done.set_result(None) if error is None else done.set_exception(error)
+                done.set_result(result) if error is None else done.set_exception(error)
 
         loop.call_soon_threadsafe(settle)
 
@@ -510,6 +516,54 @@ class MultiWriter(_Client[multiwriter.MultiWriter]):
     commit = _waits(multiwriter.MultiWriter.commit)
     abort = _waits(multiwriter.MultiWriter.abort)
     committed_token = _waits(multiwriter.MultiWriter.committed_token)
+
+
+class Processor:
+    """`hapax.client.Processor`, blocking. The function runs on the thread that calls `run`, and may take its time:
+    heartbeats are sent meanwhile."""
+
+    def __init__(
+        self, inputs: str | Iterable[str], function: processor.Function, *, settings: Settings, group: str,
+        poison: type[Exception] | tuple[type[Exception], ...] = (), whole_batches: bool = False, **options: Any,
+    ) -> None:
+        """As `hapax.client.Processor`, but the function is not a coroutine function."""
+        here = self._here = _OnCallersThread()
+
+        async def call(records: list[Record]) -> processor.Called:
+            called: processor.Called = await here.call(
+                functools.partial(processor.call_each, function, poison, whole_batches, records))
+            return called
+
+        self._inner = processor.Processor(
+            inputs, function, settings=settings, group=group, poison=poison, whole_batches=whole_batches, caller=call,
+            **options)
+
+    @property
+    def metrics(self) -> Metrics:
+        """As `hapax.client.Processor.metrics`."""
+        return self._inner.metrics
+
+    def run(self) -> None:
+        """As `hapax.client.Processor.run`. Ctrl-C aborts the running transaction."""
+        self._here.run(self._inner.run())
+
+    def stop(self) -> None:
+        """As `hapax.client.Processor.stop`."""
+        self._inner.stop()
+
+
+def process(
+    inputs: str | Iterable[str], function: processor.Function, *, settings: Settings, group: str,
+    stop_on: Iterable[signal.Signals] = (), **options: Any,
+) -> None:
+    """As `hapax.client.process`. `stop_on` needs the main thread."""
+    running = Processor(inputs, function, settings=settings, group=group, **options)
+    former = {each: signal.signal(each, lambda *_: running.stop()) for each in stop_on}
+    try:
+        running.run()
+    finally:
+        for each, handler in former.items():
+            signal.signal(each, handler)
 
 
 async def _leave(manager: Any, error: BaseException | None) -> None:

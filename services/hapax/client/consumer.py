@@ -179,6 +179,18 @@ class Consumer(Connected):
         """The next record read from an assigned partition is the first at or after `offset`."""
         self._fetcher.seek(_partition(partition), offset)
 
+    def seek_to_committed(self, *partitions: TopicPartition) -> None:
+        """Forgets the positions. The next poll looks up the group's committed offsets, and reads on from there; without
+        one, as auto.offset.reset says. Empty: all assigned partitions. Others are passed over. Use it after a
+        transaction was aborted."""
+        self._fetcher.forget(partitions or self.assignment())
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """The positions of the assigned partitions, as far as they are known: what `commit` commits, and what a
+        transaction passes to `Producer.send_offsets`. Partitions of a topic that was deleted and created again are left
+        out until reading of the new topic has begun."""
+        return self._fetcher.positions()
+
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Empty: all assigned partitions."""
         for partition, offset in (await self.beginning_offsets(partitions or self.assignment())).items():

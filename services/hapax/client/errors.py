@@ -91,7 +91,7 @@ class WrongState(FatalError):
 
 class FencedError(HapaxError):
     """`by`: the new holder; `when_ms`: milliseconds since 1970; `where`: the new holder's address. Each is None if the
-    peer did not say.
+    peer did not say. `timed_out`: there is no new holder, the cluster has aborted a transaction that took too long.
 
     Kafka's protocol carries a message only in answers to Produce. Hapax adds one to its coordinators' answers.
     """
@@ -102,7 +102,8 @@ class FencedError(HapaxError):
         self, message: str, *, code: int = 0, maybe_written: bool = False, advice: str | None = None
     ) -> None:
         late = "The transaction took longer than transaction.timeout.ms: make a new producer, allow more time"
-        if advice is None and "timed out and was aborted" in message:
+        self.timed_out = "timed out and was aborted" in message
+        if advice is None and self.timed_out:
             advice = late
         super().__init__(message, code=code, maybe_written=maybe_written, advice=advice)
         by, when, where = _BY.search(message), _WHEN.search(message), _WHERE.search(message)

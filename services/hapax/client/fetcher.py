@@ -101,6 +101,18 @@ class Fetcher:
         self._failures.pop(partition, None)
         self._drop_held(partition)
 
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drops what is buffered of these partitions, and their positions. Those that are not assigned are passed
+        over."""
+        for partition in partitions:
+            reading = self._readings.get(partition)
+            if reading is not None:
+                reading.start_at(0)
+                reading.forget_position()
+                self._failures.pop(partition, None)
+                self._unprocessed.pop(partition, None)
+                self._drop_held(partition)
+
     def position(self, partition: TopicPartition) -> int | None:
         return self._returned(partition, self._reading(partition).position)
 

@@ -1,4 +1,4 @@
-"""The metrics of a producer and a consumer, with the names of the same metrics in Kafka's clients."""
+"""The metrics of a producer, a consumer and a processor, with the names of the same metrics in Kafka's clients."""
 
 from __future__ import annotations
 
@@ -50,6 +50,28 @@ COMMITS: Final = counter(
     "hapax_client_offset_commits_total", "Offset commits, by outcome.", ["outcome"],
     kafka="consumer-coordinator-metrics commit-rate")
 
+PROCESSED: Final = counter(
+    "hapax_client_processed_records_total", "Records whose results a processor has committed, dead letters included.",
+    kafka="stream-task-metrics process-total")
+PRODUCED: Final = counter(
+    "hapax_client_processed_results_total",
+    "Records that a processor has written and committed, dead letters included.")
+DEAD_LETTERS: Final = counter(
+    "hapax_client_dead_letters_total", "Records that a processor has committed to its dead-letter topic.",
+    kafka="stream-task-metrics dropped-records-total")
+FUNCTION_ERRORS: Final = counter(
+    "hapax_client_function_errors_total", "Exceptions of a processor's function, repeated calls included.")
+FUNCTION_SECONDS: Final = histogram(
+    "hapax_client_function_seconds", "Time that a processor's function takes for the records of one batch.",
+    kafka="stream-task-metrics process-latency-avg")
+PROCESS_TRANSACTIONS: Final = counter(
+    "hapax_client_process_transactions_total",
+    "Transactions of a processor, by outcome: committed, or aborted and processed again.", ["outcome"])
+BATCH_LIMIT: Final = gauge(
+    "hapax_client_process_batch_limit",
+    "Most records of a processor's next transaction. It is halved after each abort, and doubles after each commit, up "
+    "to batch_records.")
+
 
 class ProducerCounts:
     """Made with each producer."""
@@ -77,3 +99,16 @@ class ConsumerCounts:
         self.refused = metrics.counters(FETCH_ERRORS)
         self.lost = metrics.counter(FETCHES_LOST)
         self.commits = metrics.counters(COMMITS)
+
+
+class ProcessCounts:
+    """Made with each processor."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.stopwatch = metrics.stopwatch
+        self.processed = metrics.counter(PROCESSED)
+        self.produced = metrics.counter(PRODUCED)
+        self.dead = metrics.counter(DEAD_LETTERS)
+        self.function_errors = metrics.counter(FUNCTION_ERRORS)
+        self.function_seconds = metrics.histogram(FUNCTION_SECONDS)
+        self.transactions = metrics.counters(PROCESS_TRANSACTIONS)
