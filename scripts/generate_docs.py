@@ -37,8 +37,8 @@ _SECTIONS: tuple[tuple[str, str, ModuleType], ...] = (
     ("Operator", "The Kubernetes operator. It hosts a controller and has the controller's metrics, too.", operator),
     ("Admin service", "The REST API.", admin),
     ("Client",
-     "A `hapax.client.Producer` or `Consumer` offers these to its application: `producer.metrics.values()`, or "
-     "`prometheus_client.REGISTRY.register(producer.metrics)`.", client),
+     "A `hapax.client.Producer`, `Consumer` or `Processor` offers these to its application: "
+     "`producer.metrics.values()`, or `prometheus_client.REGISTRY.register(producer.metrics)`.", client),
 )
 
 

@@ -418,7 +418,7 @@ async def test_a_program_that_is_killed_loses_and_doubles_nothing(bootstrap: str
         return sum(each.offset for each in found.values())
 
     chance = random.Random(22)
-    for _ in range(4):
+    for _ in range(3):
         before = await committed()
         program = start()
         try:

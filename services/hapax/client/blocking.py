@@ -380,6 +380,8 @@ class Consumer(_Client[consumer.Consumer]):
     assignment = _on_loop(consumer.Consumer.assignment)
     partitions = _waits(consumer.Consumer.partitions)
     seek = _on_loop(consumer.Consumer.seek)
+    seek_to_committed = _on_loop(consumer.Consumer.seek_to_committed)
+    positions = _on_loop(consumer.Consumer.positions)
     seek_to_beginning = _waits(consumer.Consumer.seek_to_beginning)
     seek_to_end = _waits(consumer.Consumer.seek_to_end)
     pause = _on_loop(consumer.Consumer.pause)
