@@ -1,19 +1,30 @@
-"""Backups of a cluster that runs, restored into another one and compared record by record."""
+"""A backup of a cluster that runs, restored into another one and compared record by record."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conftest import end_clusters, start_cluster
+from hapax.client import Admin, Consumer, HapaxError, Producer, StartFrom, TopicPartition
+from hapax.client.leases import Lease, Leases
+from hapax.client.tokens import CommitToken
+from hapax.core.errors import ErrorCode
+from hapax.core.types import PartitionIndex
 from hapax.local.cluster import LocalCluster
-from integration.backup_world import INPUT, PLAIN, SUMS, Writers, hapax, judge, read
+from hapax.wire import messages
+from integration.backup_world import INPUT, PLAIN, SUMS, Log, Writers, hapax, judge, offsets_of, read
 
 ALL = (INPUT, "left", "right", SUMS, PLAIN)
+FIRST = TopicPartition(PLAIN, PartitionIndex(0))
 
 
 async def backup(place: str, cluster: LocalCluster, *words: str) -> dict[str, Any]:
@@ -21,37 +32,193 @@ async def backup(place: str, cluster: LocalCluster, *words: str) -> dict[str, An
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-@pytest.fixture
-def two(tmp_path: Path) -> Iterator[tuple[LocalCluster, LocalCluster]]:
-    """The cluster that is backed up, and an empty one."""
-    from conftest import end_clusters, start_cluster
+@dataclass
+class World:
+    source: LocalCluster
+    target: LocalCluster
+    place: Path
+    backups: list[dict[str, Any]]
+    surely: dict[str, int]
+    plain: list[bytes]
+    written: Log
+    lease: Lease
+    late: StartFrom
+    """A producer of the source that goes on after the backup."""
+    transactional: tuple[int, int]
+    """Producer id and epoch of `feeder-0` in the source."""
+    restored: dict[str, Any]
 
-    clusters = []
-    try:
-        for name in ("source", "target"):
-            clusters.append(start_cluster(tmp_path / name))
-        yield clusters[0], clusters[1]
-    finally:
-        end_clusters(clusters)
 
-
-async def test_a_restored_backup_is_what_was_committed_at_its_moment(
-    two: tuple[LocalCluster, LocalCluster], tmp_path: Path
-) -> None:
-    source, target = two
-    place = str(tmp_path / "backups")
+async def make(source: LocalCluster, target: LocalCluster, place: Path) -> World:
     writers = Writers(source.bootstrap)
     await writers.create()
+    lease, late = await write_otherwise(source.bootstrap)
     writers.start()
     await writers.until(20)
-    first = await backup(place, source)
-    await writers.until(60)
+    backups = [await backup(str(place), source)]
+    await writers.until(50)
     surely, plain = dict(writers.committed), list(writers.sent)
-    second = await backup(place, source)
-    await writers.until(len(writers.committed) + 20)
+    backups.append(await backup(str(place), source))
+    await writers.until(len(writers.committed) + 10)
     await writers.stop()
-    assert second["base"] == first["backup"]
-    await asyncio.to_thread(hapax, "verify", place)
-    await asyncio.to_thread(hapax, "restore", place, "--to", target.bootstrap)
-    written, restored = await read(source.bootstrap, ALL), await read(target.bootstrap, ALL)
-    assert await judge(written, restored, target.bootstrap, surely=surely, plain=plain) >= 60
+    async with Admin({"bootstrap.servers": source.bootstrap}) as admin:
+        (described,) = await admin.describe_transactions(["feeder-0"])
+    done = await asyncio.to_thread(hapax, "restore", str(place), "--to", target.bootstrap, "--json")
+    return World(
+        source, target, place, backups, surely, plain, await read(source.bootstrap, ALL), lease, late,
+        (described.producer_id, described.producer_epoch), json.loads(done.stdout))
+
+
+async def write_otherwise(bootstrap: str) -> tuple[Lease, StartFrom]:
+    """With a lease, with a commit token, and with a producer id of its own."""
+    async with Leases({"bootstrap.servers": bootstrap}) as leases:
+        lease = await leases.take("loader", [FIRST], expire_ms=600_000, holder="source")
+    start = StartFrom(lease.producer_id, lease.generation, lease.next_sequences, leased=True)
+    async with Producer({"bootstrap.servers": bootstrap}, start_from=start) as producer:
+        for number in range(7):
+            await producer.send_and_wait(PLAIN, b"loaded %d" % number, partition=0)
+    async with Producer({"bootstrap.servers": bootstrap, "transactional.id": "tokens"}) as producer:
+        producer.begin()
+        await producer.send("left", json.dumps({"txn": "tokens-1", "of": 1, "place": 0}).encode(), partition=0)
+        await producer.commit(CommitToken("query", 5, records=1, allow_unknown_history=True))
+    async with Producer({"bootstrap.servers": bootstrap}) as producer:
+        report = await producer.send_and_wait(PLAIN, b"before", partition=0)
+    return lease, StartFrom(report.producer_id, report.generation, {FIRST: report.sequence + 1})
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("backup")
+    with ExitStack() as ending:
+        clusters: list[LocalCluster] = []
+        ending.callback(end_clusters, clusters)
+        for name in ("source", "target"):
+            clusters.append(start_cluster(folder / name))
+        yield asyncio.run(make(clusters[0], clusters[1], folder / "backups"))
+
+
+async def test_a_restored_backup_is_what_was_committed_at_its_moment(world: World) -> None:
+    restored = await read(world.target.bootstrap, ALL)
+    found = await judge(world.written, restored, world.target.bootstrap, surely=world.surely, plain=world.plain)
+    assert found >= 50
+    assert world.backups[1]["base"] == world.backups[0]["backup"] and world.restored["groups"] == 1
+    assert 0 < world.backups[1]["uploaded_bytes"] < sum(
+        path.stat().st_size for path in (world.place / "objects").rglob("*") if path.is_file())
+
+
+async def test_topics_are_opened_with_their_settings(world: World) -> None:
+    async with Admin({"bootstrap.servers": world.target.bootstrap}) as admin:
+        config = await admin.topic_config(PLAIN)
+        assert config["retention.ms"].value == "-1" and config["retention.ms"].source == "topic"
+        assert config["restoring"].source != "topic"
+
+
+async def test_a_producer_of_the_former_cluster_is_refused(world: World) -> None:
+    """One that continues in its sequence, one that begins anew under its former id, and a lease's former holder."""
+    before = await read(world.target.bootstrap, [PLAIN])
+    anew = StartFrom(world.late.producer_id, world.late.generation)
+    leased = StartFrom(world.lease.producer_id, world.lease.generation, {FIRST: 7}, leased=True)
+    for start in (world.late, anew, leased):
+        async with Producer({"bootstrap.servers": world.target.bootstrap}, start_from=start) as producer:
+            with pytest.raises(HapaxError) as refused:
+                await producer.send_and_wait(PLAIN, b"of a zombie", partition=0)
+        assert refused.value.code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED), refused.value
+    after = await read(world.target.bootstrap, [PLAIN])
+    assert after == before
+
+
+async def test_a_former_transaction_cannot_be_decided(world: World) -> None:
+    producer_id, epoch = world.transactional
+    async with Admin({"bootstrap.servers": world.target.bootstrap}) as admin:
+        peer = await admin._cluster.coordinator_peer("transaction", "feeder-0")
+        answer = await peer.call(messages.EndTxnRequest(
+            transactional_id="feeder-0", producer_id=producer_id, producer_epoch=epoch, committed=True))
+    assert answer.error_code in (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED,
+                                 ErrorCode.INVALID_PRODUCER_EPOCH)
+
+
+async def test_new_producer_ids_are_above_all_former_ones(world: World) -> None:
+    floor = 1 << 32
+    async with Producer({"bootstrap.servers": world.target.bootstrap}) as producer:
+        report = await producer.send_and_wait(PLAIN, b"new", partition=1)
+    assert report.producer_id >= floor
+    async with Producer({"bootstrap.servers": world.target.bootstrap, "transactional.id": "feeder-1"}) as producer:
+        producer.begin()
+        report = await producer.send_and_wait("right", b"new", partition=1)
+        await producer.commit()
+    assert report.producer_id >= floor
+    ended = max(offset for offset in world.written["right", 1])
+    assert report.offset <= ended + 1, "offsets go on where the backup ends"
+
+
+async def test_a_lease_keeps_its_progress_and_gets_another_id(world: World) -> None:
+    async with Leases({"bootstrap.servers": world.target.bootstrap}) as leases:
+        assert (await leases.progress("loader"))[FIRST].records == 7
+        taken = await leases.take("loader", [FIRST])
+    assert taken.producer_id != world.lease.producer_id
+    assert taken.progress[FIRST] == 7
+
+
+async def test_a_commit_token_is_known_in_the_restored_cluster(world: World) -> None:
+    async with Producer({"bootstrap.servers": world.target.bootstrap, "transactional.id": "tokens"}) as producer:
+        producer.begin()
+        await producer.send("left", b"again", partition=0)
+        assert (await producer.commit(CommitToken("query", 5, records=1))).already
+
+
+async def test_consumers_continue_where_they_were(world: World) -> None:
+    settings = {"bootstrap.servers": world.target.bootstrap, "group.id": "summing", "auto.offset.reset": "earliest"}
+    async with Consumer(settings) as consumer:
+        consumer.assign([(INPUT, 0)])
+        committed = await offsets_of(world.target.bootstrap, "summing")
+        assert await consumer.position((INPUT, 0)) == committed[TopicPartition(INPUT, PartitionIndex(0))] > 0
+
+
+def test_a_cluster_that_is_not_empty_is_refused(world: World) -> None:
+    done = hapax("restore", str(world.place), "--to", world.target.bootstrap, ok=False)
+    assert "the cluster is not empty" in done.stderr
+
+
+def test_backups_of_two_clusters_are_kept_apart(world: World) -> None:
+    done = hapax("backup", str(world.place), "--bootstrap", world.target.bootstrap, ok=False)
+    assert "give each cluster a place of its own" in done.stderr
+
+
+def test_an_intact_backup_verifies(world: World) -> None:
+    done = json.loads(hapax("verify", str(world.place), "--json").stdout)
+    assert done["ok"] and len(done["backups"]) == 2
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing", "cut", "manifest", "newer", "another"])
+def test_damage_is_named_and_nothing_is_restored(world: World, tmp_path: Path, damage: str) -> None:
+    place = tmp_path / "copy"
+    shutil.copytree(world.place, place)
+    manifest = sorted((place / "manifests").iterdir())[-1]
+    files = [path for path in (place / "objects").rglob("*") if path.is_file()]
+    stored = max(files, key=lambda path: path.stat().st_size)
+    data = bytearray(stored.read_bytes())
+    named, says = stored, "SHA-256"
+    if damage == "flipped":
+        data[len(data) // 2] ^= 1
+        stored.write_bytes(data)
+    elif damage == "missing":
+        stored.unlink()
+        says = "missing"
+    elif damage == "cut":
+        stored.write_bytes(data[:-1])
+        says = "bytes"
+    elif damage == "manifest":
+        manifest.write_bytes(manifest.read_bytes().replace(b'"topics"', b'"topicz"', 1))
+        named = manifest
+    elif damage == "newer":
+        manifest.write_bytes(manifest.read_bytes().replace(b'"format":1', b'"format":2', 1))
+        named, says = manifest, "format 2"
+    else:
+        other = sorted((place / "manifests").iterdir())[0]
+        manifest.write_bytes(other.read_bytes())
+        named, says = manifest, "is the manifest of backup"
+    verified = hapax("verify", str(place), "--json", ok=False)
+    faults = json.loads(verified.stdout)["damage"]
+    assert any(named.name in fault and says in fault for fault in faults), faults
+    refused = hapax("restore", str(place), "--to", world.target.bootstrap, ok=False)
+    assert named.name in refused.stderr and says in refused.stderr

@@ -112,7 +112,7 @@ class BackupTaker:
         return Taken(manifest, self._uploaded, tuple(removed))
 
     async def _base(self, backup: str, began: int) -> Manifest | None:
-        """The newest backup that can be read. It is held first, so that nobody removes it meanwhile."""
+        """The newest backup that can be read. It is held first, so that no expiry removes it in between."""
         skipped: set[str] = set()
         while True:
             there = [each for each in await asyncio.to_thread(manifests.listed, self._store) if each not in skipped]
