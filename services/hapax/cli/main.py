@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "restore": "Restore a backup into an empty cluster.",
     "produce": "Write records from standard input.",
     "consume": "Print the records of a topic.",
+    "copy": "Copy topics from one cluster to another, each record once.",
     "drain": "Plan and run the moves that empty a broker before it is removed.",
     "dump": "Print the contents of segments, indexes, snapshots and coordinator logs.",
     "verify": "Check segments, indexes, snapshots and replicas, and report any damage.",

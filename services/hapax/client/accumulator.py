@@ -27,9 +27,9 @@ class OpenBatch:
         self.bytes = 0
         """Before compression: the bytes that it takes of buffer.memory."""
         self.full = False
-        self.data = bytearray()
+        self.data: bytearray | memoryview = bytearray()
         self.deliveries: list[asyncio.Future[DeliveryReport]] = []
-        """One for each record. Empty for a batch that was handed over whole."""
+        """One for each record. For a batch that was handed over whole: none, or one for its first record."""
         self.timestamps: list[int] = []
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ class Accumulator:
         self._free -= size
         return pushed_out
 
-    def whole(self, data: bytearray, records: int, now_ms: int) -> OpenBatch:
+    def whole(self, data: bytearray | memoryview, records: int, now_ms: int) -> OpenBatch:
         """Makes a closed batch of one that was built elsewhere."""
         batch = OpenBatch(RecordBatchBuilder(), now_ms)
         batch.data, batch.records, batch.bytes = data, records, len(data)

@@ -306,10 +306,29 @@ class Engine:
 
     def append_batch(self, partition: TopicPartition, data: bytearray, records: int) -> None:
         """Adds a batch that the caller has built, after the records that wait for its partition."""
+        self._append_whole(partition, self.accumulator.whole(data, records, self.cluster.now()))
+        self.pump()
+
+    def append_batches(
+        self, batches: Iterable[tuple[TopicPartition, bytearray | memoryview, int]]
+    ) -> list[asyncio.Future[DeliveryReport]]:
+        """Adds batches that the caller has built, so that one request can carry those of several partitions. Returns
+        for each the report of its first record."""
+        loop, now, found = asyncio.get_running_loop(), self.cluster.now(), []
+        for partition, data, records in batches:
+            content = self.accumulator.whole(data, records, now)
+            delivery: asyncio.Future[DeliveryReport] = loop.create_future()
+            content.deliveries.append(delivery)
+            content.timestamps.append(-1)
+            found.append(delivery)
+            self._append_whole(partition, content)
+        self.pump()
+        return found
+
+    def _append_whole(self, partition: TopicPartition, content: OpenBatch) -> None:
         if partition in self.accumulator.open:
             self._enqueue(partition, self.accumulator.close(partition))
-        self._enqueue(partition, self.accumulator.whole(data, records, self.cluster.now()))
-        self.pump()
+        self._enqueue(partition, content)
 
     def close_all(self) -> None:
         """Closes every open batch, so that it is sent now."""

@@ -25,6 +25,8 @@ _BY_ID: Final = 10
 _BY_EPOCH: Final = 9
 _BY_INSTANCE: Final = 7
 """The first versions of OffsetCommit for members of the consumer protocol, and for static members."""
+_BATCHED_LEAVE: Final = 3
+"""The first version of LeaveGroup that names static members."""
 NO_MEMBER: Final = Identity(-1, "", None)
 _COUNTED_AT_ONCE: Final = 32 << 20
 """Bytes of logs that all brokers together read in one round of counting."""
@@ -160,6 +162,25 @@ class GroupAdmin(OffsetAdmin):
         if offsets:
             await self._cluster.within(
                 self._timeout, "committing offsets", lambda: commit_once(self._cluster, group, offsets))
+
+    async def remove_group_member(self, group: str, member_id: str, instance_id: str) -> None:
+        """Removes a static member from a group of the classic protocol (KIP-345), so that others get its partitions
+        before its session ends. A member that has taken its place since keeps them. Raises HapaxError."""
+        Message = messages.LeaveGroupRequest
+        member = Message.MemberIdentity(member_id=member_id, group_instance_id=instance_id, reason="it has ended")
+
+        async def attempt() -> None:
+            peer = await self._cluster.coordinator_peer("group", group)
+            answer = await peer.call(
+                Message(group_id=group, member_id="", members=[member]),
+                version=peer.capabilities.pick(Message, at_least=_BATCHED_LEAVE))
+            code = answer.error_code or next((each.error_code for each in answer.members), 0)
+            if code in _LOOK_AGAIN:
+                self._cluster.forget_coordinator("group", group)
+            if code not in (0, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+                raise from_code(code, f"removing a member of group {group!r}")
+
+        await self._cluster.within(self._timeout, "removing a member", attempt)
 
     async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> int:
         """Deletes a group's offsets; with None all of them, and so the group. Returns the number of deleted offsets.

@@ -235,6 +235,15 @@ class Producer:
         await self._admitted(len(batch))
         self._engine.append_batch(TopicPartition(topic, PartitionIndex(partition)), batch, records)
 
+    async def send_batches(
+        self, batches: Sequence[tuple[TopicPartition, bytearray | memoryview, int]]
+    ) -> list[asyncio.Future[DeliveryReport]]:
+        """As `send_batch`, for many batches, each with its number of records: one request carries batches of several
+        partitions. Their topics must be known (`partitions_of`). Returns for each batch the report of its first
+        record."""
+        await self._admitted(sum(len(data) for _, data, _ in batches))
+        return self._engine.append_batches(batches)
+
     async def partitions_of(self, topic: str) -> int:
         """A topic's number of partitions. Raises HapaxError."""
         return len((await self._topic(topic)).partitions)

@@ -66,13 +66,16 @@ class DeliveryReport(NamedTuple):
         return cls(topic, partition, offset, timestamp, producer_id, generation, sequence)
 
 
-def stamp(batch: bytearray, identity: Identity, sequence: int, transactional: bool) -> bytearray:
+def stamp(
+    batch: bytearray | memoryview, identity: Identity, sequence: int, transactional: bool
+) -> bytearray:
     """Writes the producer into a batch, and updates its CRC. A changed batch is a new object, because the old bytes may
     still be waiting in a connection."""
     attributes = batch[_ATTRIBUTES_AT]
     wanted = attributes | TRANSACTIONAL if transactional else attributes & ~TRANSACTIONAL
     producer = _PRODUCER.pack(identity.producer_id, identity.epoch, sequence)
-    if wanted == attributes and batch[_PRODUCER_AT : _PRODUCER_AT + _PRODUCER.size] == producer:
+    if isinstance(batch, bytearray) and wanted == attributes and (
+            batch[_PRODUCER_AT : _PRODUCER_AT + _PRODUCER.size] == producer):
         return batch
     stamped = bytearray(batch)
     stamped[_ATTRIBUTES_AT] = wanted

@@ -47,7 +47,7 @@ class Outcomes(Protocol):
 class Payload(Protocol):
     """The type that `Batch.content` must have."""
 
-    data: bytearray
+    data: bytearray | memoryview
 
 
 class Sender:
@@ -244,6 +244,6 @@ class Sender:
                     self._cluster.refresh_soon()
 
 
-def _data(batch: Batch) -> bytearray:
+def _data(batch: Batch) -> bytearray | memoryview:
     payload: Payload = batch.content  # type: ignore[assignment]
     return payload.data

@@ -1,0 +1,1 @@
+"""`hapax copy`: copies topics between clusters, each record once."""

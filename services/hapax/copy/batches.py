@@ -1,0 +1,141 @@
+"""Batches of the source as batches for the target: their bytes are passed on, except for the header.
+
+A batch is passed on as it is, compression included, wherever a client may write such a batch. Batches that only a
+broker writes (compacted, with log-append time or a delete horizon) are decoded and encoded again with the same
+compression, and so is a batch that is copied from its middle on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from hapax.codec.batch import CURRENT_MAGIC, check_batch, iterate_batches, patch_prefix, read_batch_size
+from hapax.codec.control import decode_control
+from hapax.codec.records import decode_batch, encode_records
+from hapax.core.batch import DELETE_HORIZON, LOG_APPEND_TIME, BatchHeader
+from hapax.core.control import Marker
+from hapax.core.copy.cut import Piece
+from hapax.core.errors import ErrorCode, Refusal
+
+_MAGIC_AT: Final = 16
+_OLD_HEADER: Final = 17
+_ONLY_BROKERS: Final = LOG_APPEND_TIME | DELETE_HORIZON
+
+
+class Held(NamedTuple):
+    """A batch that was read."""
+
+    piece: Piece
+    header: BatchHeader
+    data: memoryview | None
+    """None: there is nothing to copy, because it is a control batch, empty, or of an aborted transaction."""
+
+    @property
+    def size(self) -> int:
+        return 0 if self.data is None else len(self.data)
+
+
+class Damage(NamedTuple):
+    offset: int
+    following: int
+    """The offset after the damaged batch; -1: unknown."""
+    reason: str
+    code: int
+
+
+def parse(
+    data: bytearray, aborted: Iterable[tuple[int, int]], start: int
+) -> tuple[list[Held], int, Damage | None]:
+    """The whole batches of a fetch answer from the offset `start` on, the offset after them, and what ends them early.
+    `aborted`: (producer id, first offset) of the transactions that a read_committed reader leaves out."""
+    found: list[Held] = []
+    following = start
+    try:
+        for held in _held(data, aborted, start):
+            if isinstance(held, Damage):
+                return found, following, held
+            found.append(held)
+            following = held.header.next_offset
+    except Refusal as refusal:
+        return found, following, Damage(following, -1, refusal.reason, refusal.code)
+    return found, following, None
+
+
+def _held(data: bytearray, aborted: Iterable[tuple[int, int]], start: int) -> Iterator[Held | Damage]:
+    view = memoryview(data)
+    ahead = deque(sorted(aborted, key=lambda each: each[1]))
+    dropping: set[int] = set()
+    if len(data) > _MAGIC_AT and data[_MAGIC_AT] != CURRENT_MAGIC and _is_whole(data):
+        yield _of_other_format(data, start)
+        return
+    for position, header in iterate_batches(data):
+        if header.magic != CURRENT_MAGIC:
+            yield _of_other_format(data, header.base_offset)
+            return
+        try:
+            check_batch(data, header, position)
+        except Refusal as refusal:
+            offset = max(header.base_offset, start)
+            following = header.next_offset if header.base_offset >= start and header.last_offset_delta >= 0 else -1
+            yield Damage(offset, following, refusal.reason, refusal.code)
+            return
+        if header.last_offset < start:
+            continue
+        while ahead and ahead[0][1] <= header.last_offset:
+            dropping.add(ahead.popleft()[0])
+        writer = (header.producer_id, header.producer_epoch)
+        if header.is_control:
+            marker = _marker(data, header, position)
+            if marker is None:
+                yield Held(Piece(header.base_offset, header.next_offset), header, None)
+                continue
+            if not marker.commit:
+                dropping.discard(header.producer_id)
+            piece = Piece(header.base_offset, header.next_offset, writer, marker.commit, header.max_timestamp)
+            yield Held(piece, header, None)
+            continue
+        is_aborted = header.is_transactional and header.producer_id in dropping
+        piece = Piece(header.base_offset, header.next_offset, writer if header.is_transactional else None)
+        hidden = is_aborted or header.record_count == 0
+        yield Held(piece, header, None if hidden else view[position : position + header.size])
+
+
+def _is_whole(data: bytearray) -> bool:
+    """Whether the first entry of an old format is there; its length field is where a batch has it."""
+    return len(data) >= _OLD_HEADER and read_batch_size(data) <= len(data)
+
+
+def _of_other_format(data: bytearray, offset: int) -> Damage:
+    return Damage(
+        offset, -1, "it has message format 0 or 1", ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
+
+
+def _marker(data: bytearray, header: BatchHeader, position: int) -> Marker | None:
+    try:
+        control = decode_control(data, header, position)
+    except Refusal:
+        return None  # a control record of a later version, which decides no transaction
+    return control if isinstance(control, Marker) else None
+
+
+def for_target(held: Held, start: int) -> tuple[bytearray | memoryview, int] | None:
+    """A batch for the target without a producer, and its number of records: those at offset `start` or later. None:
+    there is none. Changes the held bytes. Raises Refusal if the records cannot be decoded."""
+    header, data = held.header, held.data
+    if data is None:
+        return None
+    passes = (
+        header.base_offset >= start
+        and not header.attributes & _ONLY_BROKERS
+        and header.last_offset_delta == header.record_count - 1)
+    if passes:
+        patch_prefix(data, 0, -1)
+        return data, header.record_count
+    records = [each for each in decode_batch(data, 0, header.size) if each.offset >= start]
+    if not records:
+        return None
+    batch = encode_records(
+        ((each.timestamp, each.key, each.value, each.headers) for each in records), compression=header.compression)
+    return batch, len(records)

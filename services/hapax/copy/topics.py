@@ -1,0 +1,79 @@
+"""Finds the topics that are copied, and creates and extends them on the target."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from hapax.client.admin import Admin, NewTopic
+from hapax.client.errors import HapaxError
+from hapax.copy.settings import GROUP_PREFIX, CopySettings
+from hapax.core.copy.topics import Wanted, changes, chosen, configuration
+from hapax.core.errors import ErrorCode
+
+log = logging.getLogger("hapax.copy")
+
+_OTHERS_DID_IT: Final = (ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.INVALID_PARTITIONS)
+
+
+class Topics:
+    def __init__(self, settings: CopySettings, source: Admin, target: Admin) -> None:
+        self._settings = settings
+        self._source = source
+        self._target = target
+        self.wanted: dict[str, Wanted] = {}
+        """By the name of the topic that holds the shares on the target."""
+        self.troubles: dict[str, str] = {}
+        """Target topic -> why it cannot be used."""
+
+    def share_topic(self, wanted: Wanted) -> str:
+        """The topic of the target whose partitions stand for those of the source in the copy's group."""
+        return f"{self._settings.group}.{wanted.source}" if self._settings.by_key else wanted.target
+
+    async def discover(self) -> list[Wanted]:
+        """The topics that are copied, which exist on the target now, with as many partitions at least. A topic for
+        which that fails is left out. Raises HapaxError where a cluster does not answer."""
+        settings = self._settings
+        found = {each.name: (each.topic_id, len(each.partitions)) for each in await self._source.list_topics()}
+        wanted = chosen(found, settings.topics, settings.exclude, settings.prefix, GROUP_PREFIX)
+        shares = [each._replace(target=self.share_topic(each)) for each in wanted] if settings.by_key else []
+        await self._prepare([*wanted, *shares])
+        usable = [
+            each for each in wanted
+            if each.target not in self.troubles and self.share_topic(each) not in self.troubles]
+        self.wanted = {self.share_topic(each): each for each in usable}
+        return usable
+
+    async def _prepare(self, wanted: Iterable[Wanted]) -> None:
+        topics = list(wanted)
+        there = {each.name: len(each.partitions) for each in await self._target.list_topics(
+            [each.target for each in topics])} if topics else {}
+        former, self.troubles = self.troubles, {}
+        for change in changes(topics, there):
+            name = change.topic.target
+            try:
+                if change.create:
+                    await self._create(change.topic)
+                else:
+                    await self._target.create_partitions({name: change.topic.partitions})
+                    log.info("topic %r on the target has %d partitions now, as the source", name,
+                             change.topic.partitions)
+            except HapaxError as error:
+                if error.code in _OTHERS_DID_IT:
+                    continue  # another process of this copy
+                what = "cannot be created" if change.create else "has fewer partitions than the source"
+                self.troubles[name] = f"topic {name!r} {what} on the target: {error}"
+                if name not in former:
+                    log.warning("%s", self.troubles[name])
+
+    async def _create(self, topic: Wanted) -> None:
+        config: dict[str, str] = {}
+        if self._settings.config and topic.target == self._settings.prefix + topic.source:
+            of_source = await self._source.topic_config(topic.source)
+            node = (await self._target.list_topics())[:1]
+            known = await self._target.topic_config(node[0].name) if node else of_source
+            config = configuration({name: (each.value, each.source) for name, each in of_source.items()}, known)
+        await self._target.create_topics([NewTopic(
+            topic.target, topic.partitions, self._settings.replication_factor, config)], exist_ok=True)
+        log.info("created topic %r on the target with %d partitions", topic.target, topic.partitions)

@@ -1,0 +1,49 @@
+"""`hapax copy` from Apache Kafka to Hapax, and from Hapax to Apache Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clients.kafka_from_maven import KafkaFromMaven
+from copying.world import CopyProcess, Writer, is_copied, make_topic
+from hapax.client import Admin
+from hapax.local.cluster import LocalCluster
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaFromMaven]:
+    broker = KafkaFromMaven(tmp_path_factory.mktemp("kafka"))
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+@pytest.mark.parametrize("to_kafka", [False, True])
+async def test_a_copier_is_killed(
+    cluster: LocalCluster, kafka: KafkaFromMaven, tmp_path: Path, to_kafka: bool
+) -> None:
+    source, target = cluster.bootstrap, kafka.bootstrap
+    if not to_kafka:
+        source, target = target, source
+    topic = f"t{uuid.uuid4().hex[:8]}"
+    copier = CopyProcess(
+        tmp_path / "log", "--from", source, "--to", target, "--topics", topic, "--name", topic, "--json")
+    await make_topic(source, topic, 3, {"retention.ms": "123456789"})
+    writer = Writer(source, [(topic, 3)], topic)
+    writing = asyncio.create_task(writer.run())
+    for i in range(3):
+        copier.start()
+        await asyncio.to_thread(copier.says, "assigned", times=i + 1)
+        await asyncio.sleep(0.2 + 0.2 * i)
+        copier.kill()
+    writer.stop()
+    await writing
+    assert await asyncio.to_thread(copier.start().wait) == 0, copier.log()
+    assert await is_copied(source, target, topic)
+    async with Admin({"bootstrap.servers": target}) as admin:
+        assert (await admin.topic_config(topic))["retention.ms"].value == "123456789"
