@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from copying.world import CopyProcess, Writer, is_copied, make_topic, read_all
+from copying.world import CopyProcess, Writer, is_copied, make_topic, read_all, torn
 from hapax.client import Producer
 from hapax.local.cluster import LocalCluster
 
@@ -23,7 +23,8 @@ def topic() -> str:
 @pytest.fixture
 def copier(cluster: LocalCluster, tmp_path: Path, topic: str) -> CopyProcess:
     """Copies from the cluster to itself, under another name."""
-    words = ["--from", cluster.bootstrap, "--to", cluster.bootstrap, "--topics", topic, "--prefix", "c.", "--name", topic]
+    words = ["--from", cluster.bootstrap, "--to", cluster.bootstrap, "--topics", topic, "--prefix", "c.",
+             "--name", topic]
     return CopyProcess(tmp_path / "copy.log", *words, "--json")
 
 
@@ -59,3 +60,4 @@ async def test_a_copier_that_is_killed_again_and_again(cluster: LocalCluster, to
     await writing
     assert await asyncio.to_thread(copier.start().wait) == 0, copier.log()
     assert await is_copied(cluster.bootstrap, cluster.bootstrap, topic, f"c.{topic}")
+    assert await torn(cluster.bootstrap, [f"c.{topic}"]) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clients.kafka_from_maven import KafkaFromMaven
-from copying.world import CopyProcess, Writer, is_copied, make_topic
+from copying.world import CopyProcess, Writer, is_copied, make_topic, torn
 from hapax.client import Admin
 from hapax.local.cluster import LocalCluster
 
@@ -45,5 +45,6 @@ async def test_a_copier_is_killed(
     await writing
     assert await asyncio.to_thread(copier.start().wait) == 0, copier.log()
     assert await is_copied(source, target, topic)
+    assert await torn(target, [topic]) == []
     async with Admin({"bootstrap.servers": target}) as admin:
         assert (await admin.topic_config(topic))["retention.ms"].value == "123456789"

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 from hapax.client import Admin, Consumer, NewTopic, Producer
 from hapax.client.errors import HapaxError
+from hapax.client.readings import Chunk
+from hapax.codec.records import decode_batch
 from hapax.core.types import PartitionIndex, TopicPartition
 from integration.waiting import until
 
@@ -119,6 +121,26 @@ async def is_copied(source: str, target: str, topic: str, copy: str | None = Non
         return await read_all(source, topic) == await read_all(target, copy or topic)
     except HapaxError:
         return False
+
+
+async def torn(bootstrap: str, topics: Iterable[str]) -> list[str]:
+    """Transactions of `Writer` that the copy holds in part, or in several transactions of its own."""
+    found: dict[str, tuple[int, set[tuple[int, int]]]] = {}
+    async with Consumer({"bootstrap.servers": bootstrap, "isolation.level": "read_committed"}) as consumer:
+        for topic in topics:
+            for partition in await consumer.partitions(topic):
+                offset = 0
+                while (fetched := await consumer.fetch(partition, offset)).data:
+                    for header, position, visible in Chunk(fetched.data, fetched.aborted, True).batches():
+                        offset = header.next_offset
+                        for record in decode_batch(fetched.data, position, header.size) if visible else ():
+                            assert record.value is not None
+                            writer, number, size, _ = record.value.decode().split(":")
+                            count, writers = found.get(f"{writer}:{number}:{size}", (0, set()))
+                            writers.add((header.producer_id, header.producer_epoch))
+                            found[f"{writer}:{number}:{size}"] = count + 1, writers
+    return [name for name, (count, writers) in found.items()
+            if count != int(name.rsplit(":", 1)[1]) or len(writers) > 1]
 
 
 class Writer:
