@@ -33,7 +33,7 @@ async def test_a_copier_is_killed(
     topic = f"t{uuid.uuid4().hex[:8]}"
     copier = CopyProcess(
         tmp_path / "log", "--from", source, "--to", target, "--topics", topic, "--name", topic, "--json")
-    await make_topic(source, topic, 3, {"retention.ms": "123456789"})
+    await make_topic(source, topic, 3, {"max.message.bytes": "2000000"})
     writer = Writer(source, [(topic, 3)], topic)
     writing = asyncio.create_task(writer.run())
     for i in range(3):
@@ -47,4 +47,4 @@ async def test_a_copier_is_killed(
     assert await is_copied(source, target, topic)
     assert await torn(target, [topic]) == []
     async with Admin({"bootstrap.servers": target}) as admin:
-        assert (await admin.topic_config(topic))["retention.ms"].value == "123456789"
+        assert (await admin.topic_config(topic))["max.message.bytes"].value == "2000000"

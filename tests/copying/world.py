@@ -151,6 +151,7 @@ class Writer:
         self._bootstrap = bootstrap
         self._partitions = [TopicPartition(topic, PartitionIndex(p)) for topic, count in topics for p in range(count)]
         self._seed = seed
+        self._began_ms = int(time.time() * 1000)  # old records would be deleted at once, on both sides
         self.written = 0
         self._stop = False
 
@@ -170,7 +171,7 @@ class Writer:
                 for i, (topic, partition) in enumerate(chosen):
                     await producer.send(
                         topic, f"{self._seed}:{number}:{len(chosen)}:{i}".encode(), f"k{number % 10}".encode(),
-                        partition=partition, timestamp_ms=1_700_000_000_000 + number,
+                        partition=partition, timestamp_ms=self._began_ms + number,
                         headers=(("n", str(number).encode()), ("empty", None)))
                 if number % 7 == 6:
                     await producer.flush()

@@ -12,6 +12,7 @@ from hapax.client.errors import HapaxError, from_code
 from hapax.client.membership import Identity
 from hapax.client.offsets import OffsetAdmin
 from hapax.core.errors import ErrorCode
+from hapax.core.group.subscription import PROTOCOL_TYPE
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.runtime.ports import RpcError
 from hapax.wire import messages
@@ -27,6 +28,10 @@ _BY_INSTANCE: Final = 7
 """The first versions of OffsetCommit for members of the consumer protocol, and for static members."""
 _BATCHED_LEAVE: Final = 3
 """The first version of LeaveGroup that names static members."""
+_OFFSETS_OF_GROUPS: Final = 8
+"""The first version of OffsetFetch that names several groups."""
+_OFFSETS_BY_NAME: Final = 9
+"""Its last version that names topics by name."""
 NO_MEMBER: Final = Identity(-1, "", None)
 _COUNTED_AT_ONCE: Final = 32 << 20
 """Bytes of logs that all brokers together read in one round of counting."""
@@ -162,6 +167,48 @@ class GroupAdmin(OffsetAdmin):
         if offsets:
             await self._cluster.within(
                 self._timeout, "committing offsets", lambda: commit_once(self._cluster, group, offsets))
+
+    async def group_ids(self) -> list[str]:
+        """The groups of any Kafka cluster, in order: those with members of either protocol, and those that only have
+        offsets. Raises HapaxError rather than leave out those of a coordinator that does not answer."""
+        Message = messages.ListGroupsRequest
+
+        async def attempt() -> list[str]:
+            answers = await asyncio.gather(*(self._groups_of(node, Message()) for node in sorted(self._cluster.nodes)))
+            return sorted({each.group_id for answer in answers for each in answer})
+
+        return await self._cluster.within(self._timeout, "listing groups", attempt)
+
+    async def _groups_of(self, node: int, message: Any) -> list[Any]:
+        peer = await self._cluster.peer(node)
+        answer = await peer.call(message, version=peer.capabilities.pick(type(message), at_most=4))
+        if answer.error_code:
+            raise from_code(answer.error_code, f"listing the groups of node {node}")
+        return [each for each in answer.groups if each.protocol_type in ("", PROTOCOL_TYPE)]
+
+    async def committed_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """All committed offsets of a group of any Kafka cluster, without those of open transactions. Empty if there is
+        no such group. Raises HapaxError."""
+        Message = messages.OffsetFetchRequest
+
+        async def attempt() -> dict[TopicPartition, OffsetAndMetadata]:
+            peer = await self._cluster.coordinator_peer("group", group)
+            version = peer.capabilities.pick(Message, at_most=_OFFSETS_BY_NAME, at_least=2)
+            if version >= _OFFSETS_OF_GROUPS:
+                wanted = Message.OffsetFetchRequestGroup(group_id=group, member_id=None, member_epoch=-1, topics=None)
+                answer = (await peer.call(
+                    Message(require_stable=False, groups=[wanted]), version=version)).groups[0]
+            else:
+                answer = await peer.call(
+                    Message(group_id=group, require_stable=False, topics=None), version=version)
+            check_group(self._cluster, group, answer.error_code, f"committed offsets of group {group!r}")
+            return {
+                TopicPartition(topic.name, PartitionIndex(each.partition_index)): OffsetAndMetadata(
+                    each.committed_offset, each.metadata or "", each.committed_leader_epoch)
+                for topic in answer.topics for each in topic.partitions
+                if not each.error_code and each.committed_offset >= 0}
+
+        return await self._cluster.within(self._timeout, "committed offsets", attempt)
 
     async def remove_group_member(self, group: str, member_id: str, instance_id: str) -> None:
         """Removes a static member from a group of the classic protocol (KIP-345), so that others get its partitions

@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from hapax.client.partitioner import partition_of
 from hapax.codec.batch import CURRENT_MAGIC, check_batch, iterate_batches, patch_prefix, read_batch_size
 from hapax.codec.control import decode_control
-from hapax.codec.records import decode_batch, encode_records
+from hapax.codec.records import RecordBatchBuilder, decode_batch, encode_records
 from hapax.core.batch import DELETE_HORIZON, LOG_APPEND_TIME, BatchHeader
 from hapax.core.control import Marker
 from hapax.core.copy.cut import Piece
@@ -120,9 +121,18 @@ def _marker(data: bytearray, header: BatchHeader, position: int) -> Marker | Non
     return control if isinstance(control, Marker) else None
 
 
-def for_target(held: Held, start: int) -> tuple[bytearray | memoryview, int] | None:
-    """A batch for the target without a producer, and its number of records: those at offset `start` or later. None:
-    there is none. Changes the held bytes. Raises Refusal if the records cannot be decoded."""
+class Outgoing(NamedTuple):
+    """A batch for the target, without a producer."""
+
+    data: bytearray | memoryview
+    records: int
+    spans: tuple[tuple[int, int], ...]
+    """(first offset in the source, number of records) of records that follow each other there."""
+
+
+def for_target(held: Held, start: int) -> Outgoing | None:
+    """The records at offset `start` or later. None: there are none. Changes the held bytes. Raises Refusal if the
+    records cannot be decoded."""
     header, data = held.header, held.data
     if data is None:
         return None
@@ -132,10 +142,50 @@ def for_target(held: Held, start: int) -> tuple[bytearray | memoryview, int] | N
         and header.last_offset_delta == header.record_count - 1)
     if passes:
         patch_prefix(data, 0, -1)
-        return data, header.record_count
+        return Outgoing(data, header.record_count, ((header.base_offset, header.record_count),))
     records = [each for each in decode_batch(data, 0, header.size) if each.offset >= start]
     if not records:
         return None
     batch = encode_records(
         ((each.timestamp, each.key, each.value, each.headers) for each in records), compression=header.compression)
-    return batch, len(records)
+    return Outgoing(batch, len(records), _spans(each.offset for each in records))
+
+
+def _spans(offsets: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    found: list[tuple[int, int]] = []
+    for offset in offsets:
+        if found and sum(found[-1]) == offset:
+            found[-1] = found[-1][0], found[-1][1] + 1
+        else:
+            found.append((offset, 1))
+    return tuple(found)
+
+
+def by_key(
+    held: Iterable[tuple[Held, int]], partition: int, partitions: int, limit: int
+) -> dict[int, list[Outgoing]]:
+    """The records as batches for the partitions of the target that a producer would choose: by key, and for records
+    without a key by the partition of the source. `held`: batches, each with the first offset that is copied. `limit`:
+    of a batch, in bytes before compression. Raises Refusal if records cannot be decoded."""
+    open_: dict[int, RecordBatchBuilder] = {}
+    found: dict[int, list[Outgoing]] = {}
+
+    def close(number: int) -> None:
+        builder = open_.pop(number)
+        found.setdefault(number, []).append(Outgoing(builder.build(), builder.count, ()))
+
+    for each, start in held:
+        for record in decode_batch(each.data, 0, each.header.size) if each.data is not None else ():
+            if record.offset < start:
+                continue
+            number = partition % partitions if record.key is None else partition_of(record.key, partitions)
+            content = (record.timestamp, record.key, record.value, record.headers)
+            if number in open_:
+                if open_[number].append(*content):
+                    continue
+                close(number)
+            open_[number] = RecordBatchBuilder(compression=each.header.compression, limit=limit)
+            open_[number].append(*content)
+    for number in list(open_):
+        close(number)
+    return found

@@ -45,7 +45,7 @@ _IDLE_S: Final = 0.1
 _EMPTY_MS: Final = 1_000
 """Age at which positions are committed that only passed markers and aborted records."""
 _STUCK_MS: Final = 2_000
-"""Without progress for so long, a transaction that fills the buffer is split."""
+"""If nothing was copied for this time, a transaction that fills the buffer is split."""
 _AGAIN_MS: Final = 10_000
 """Interval at which a partition in trouble is tried again, by a copy that follows."""
 _LEAVE_S: Final = 3.0
@@ -160,8 +160,9 @@ class Copier:
                 "stopped before the target has answered whether the last transaction is committed; the next start of"
                 " this copy asks it, and continues after it if it is")
         finally:
+            results = self.results()
             await self._close()
-        return self.results()
+        return results
 
     async def _connect(self) -> bool:
         """False: stopped before. A copy that follows waits for the clusters without a limit."""
@@ -505,7 +506,9 @@ class Copier:
                 return False
         self._empty_since = -1
         self._progress_ms = now
-        await self._transfer(readings, taken, unclaimed)
+        # A partition has a position before it has records: of a first transaction that is aborted, its records stay in
+        # the log, and nothing would say that they are this copy's.
+        await self._transfer(readings, {} if unclaimed else taken, unclaimed)
         return True
 
     def _split_if_stuck(self, readings: Mapping[TopicPartition, Reading], now: int) -> None:
@@ -544,11 +547,11 @@ class Copier:
                         f"the batch at offset {held.header.base_offset} of the source cannot be decoded: {refusal}",
                         code=ErrorCode.CORRUPT_MESSAGE)) from refusal
                 if batch is not None:
-                    batches.append((share, *batch))
+                    batches.append((share, batch.data, batch.records))
                     origins.append((share, held))
                 epoch = held.header.leader_epoch
             after[share] = held.header.next_offset, epoch
-        for share in (*after, *(each for each in unclaimed if each not in after)):
+        for share in (*after, *unclaimed):
             reading = readings[share]
             offset, epoch = after.get(share, (reading.position, reading.epoch))
             positions[share] = self._position(share, reading, offset, epoch)

@@ -32,7 +32,7 @@ _HURRY_MS: Final = 5
 _HURRY_FOR_MS: Final = 1_000
 _LESS_HURRY_MS: Final = 100
 _UNREADABLE_MS: Final = 30_000
-"""A partition that could not be read for so long holds back no transactions of others."""
+"""A partition that could not be read for this time holds back no transactions of others."""
 _LOOK_EVERY_S: Final = 0.5
 """How often is checked for partitions that can be read again, where nothing else causes it."""
 _LEAST_SHARE: Final = 64 << 10

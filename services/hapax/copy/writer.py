@@ -95,22 +95,38 @@ class Writer:
                 async with asyncio.timeout(_CLOSE_S):  # cancelled, it disconnects all the same
                     await producer.close()
 
-    async def write(
-        self, batches: Sequence[Batch], positions: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroup
-    ) -> list[DeliveryReport]:
-        """One transaction, committed. Returns the report of each batch's first record. Raises Refused, Stopped, and
-        HapaxError: then nothing of it is visible, or the outcome is unknown."""
+    async def partitions_of(self, topic: str) -> int:
+        """The number of partitions of a topic of the target. Raises HapaxError."""
         producer = self._producer
         assert producer is not None
-        for topic in {partition.topic for partition, _, _ in batches} - self._known:
-            await producer.partitions_of(topic)
-            self._known.add(topic)
+        self._known.add(topic)
+        return await producer.partitions_of(topic)
+
+    async def write(
+        self, batches: Sequence[Batch], positions: Mapping[TopicPartition, OffsetAndMetadata],
+        group: Callable[[], ConsumerGroup],
+        more: Callable[[list[DeliveryReport]], Sequence[Batch]] | None = None,
+    ) -> None:
+        """One transaction, committed. `group`: asked once the batches are sent. `more`: makes further batches from the
+        reports of each batch's first record. Raises Refused, Stopped, and HapaxError: then nothing of the transaction
+        is visible, or the outcome is unknown."""
+        producer = self._producer
+        assert producer is not None
+        for topic in sorted({partition.topic for partition, _, _ in batches} - self._known):
+            await self.partitions_of(topic)
         producer.begin()
         sent: list[asyncio.Future[DeliveryReport]] = []
         try:
             if batches:
                 sent = await producer.send_batches(batches)
-            await producer.send_offsets(positions, group)
+            if more is not None:
+                await producer.flush()
+                further = more([report.result() for report in sent])
+                for topic in sorted({partition.topic for partition, _, _ in further} - self._known):
+                    await self.partitions_of(topic)
+                if further:
+                    await producer.send_batches(further)
+            await producer.send_offsets(positions, group())
             await self._end(producer)
         except HapaxError as error:
             for (partition, _, _), report in zip(batches, sent, strict=False):
@@ -118,7 +134,6 @@ class Writer:
                 if isinstance(failure, HapaxError) and failure.code in _OF_BATCHES:
                     raise Refused(partition, failure) from error
             raise
-        return [report.result() for report in sent]
 
     async def _end(self, producer: Producer) -> None:
         """Commits, and waits for the outcome without a limit."""

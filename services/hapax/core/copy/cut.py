@@ -117,7 +117,7 @@ class Lane:
         if piece.commits is None:
             part = self._open.get(piece.writer[0])
             if part is not None and part.writer != piece.writer:
-                part.split = True  # its marker is lost, so nobody can say what belongs to it
+                part.split = True  # its marker is lost, so it is unknown what belongs to it
                 part = None
             if part is None:
                 part = self._open[piece.writer[0]] = Part(self, piece.writer, number, number)

@@ -1,0 +1,151 @@
+"""Copies the positions of consumer groups: each one as the exact offset of the same record in the target.
+
+What was copied where is kept in a topic of the copy on the target: one record for each partition and transaction, in
+that transaction. So it is as complete as the copy, and every process of the copy can continue with it.
+
+A position is committed on the target if the record before it has been copied, if it is newer than the group's own
+position there, and if no member of the group is active there: a group that has moved to the target goes on by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import re2
+
+from hapax.client.admin import Admin, NewTopic
+from hapax.client.consumer import Consumer
+from hapax.client.coordination import OffsetAndMetadata
+from hapax.client.errors import HapaxError
+from hapax.client.partitioner import partition_of
+from hapax.client.readings import Chunk
+from hapax.codec.records import decode_batch, encode_records
+from hapax.copy.settings import GROUP_PREFIX, CopySettings
+from hapax.copy.writer import Batch
+from hapax.core.copy.translate import Run, Runs, decode, encode
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.types import PartitionIndex, TopicPartition
+
+log = logging.getLogger("hapax.copy")
+
+_PARTITIONS: Final = 8
+_CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": str(7 * 24 * 3600 * 1000)}
+"""A group that is further behind is copied once it has come nearer."""
+_ACTIVE: Final = frozenset({
+    ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.FENCED_MEMBER_EPOCH})
+
+
+class Copied(NamedTuple):
+    """A share whose groups' positions this process copies."""
+
+    source: TopicPartition
+    target: TopicPartition
+    position: int
+    """Up to where the source is copied."""
+
+
+class GroupPositions:
+    def __init__(self, settings: CopySettings, source: Admin, target: Admin, reader: Consumer) -> None:
+        """`reader`: of the target, read_committed."""
+        self._source = source
+        self._target = target
+        self._reader = reader
+        self._matches = re2.compile(settings.groups)
+        self.topic = f"{settings.group}.offsets"
+        self._runs: dict[TopicPartition, Runs] = {}
+        """By partition of the target."""
+        self._active: set[str] = set()
+        self.committed = 0
+
+    async def prepare(self) -> None:
+        """Creates the copy's own topic. Raises HapaxError."""
+        await self._target.create_topics(
+            [NewTopic(self.topic, _PARTITIONS, -1, _CONFIG)], exist_ok=True)
+
+    async def load(self, share: TopicPartition) -> None:
+        """Reads what was copied where, by former processes too. Raises HapaxError."""
+        runs, key = Runs(), _key(share)
+        partition = self._partition(key)
+        offsets = (await self._target.partition_offsets([partition]))[partition]
+        offset = offsets.first
+        while offset < offsets.high_watermark:
+            fetched = await self._reader.fetch(partition, offset)
+            if not fetched.data:
+                break
+            for header, position, visible in Chunk(fetched.data, fetched.aborted, True).batches():
+                offset = header.next_offset
+                for record in decode_batch(fetched.data, position, header.size) if visible else ():
+                    if record.key == key and record.value is not None:
+                        _add(runs, record.value)
+        self._runs[share] = runs
+
+    def forget(self, share: TopicPartition) -> None:
+        self._runs.pop(share, None)
+
+    def batch(self, runs: Mapping[TopicPartition, Iterable[Run]], now_ms: int) -> list[Batch]:
+        """What has to be written in the transaction that copies these records."""
+        records: dict[TopicPartition, list[Any]] = {}
+        for share, found in runs.items():
+            key = _key(share)
+            records.setdefault(self._partition(key), []).append((now_ms, key, encode(found), ()))
+        return [(partition, encode_records(found), len(found)) for partition, found in records.items()]
+
+    def copied(self, runs: Mapping[TopicPartition, Iterable[Run]]) -> None:
+        """The transaction is committed."""
+        for share, found in runs.items():
+            for run in found:
+                self._runs.setdefault(share, Runs()).add(run)
+
+    async def copy(self, shares: Mapping[TopicPartition, Copied]) -> None:
+        """Commits the positions that have moved. `shares`: by partition of the source. Raises HapaxError."""
+        for group in await self._source.group_ids():
+            if group.startswith(GROUP_PREFIX) or not self._matches.fullmatch(group):
+                continue
+            theirs = await self._source.committed_offsets(group)
+            wanted = {}
+            for partition, position in theirs.items():
+                share = shares.get(partition)
+                if share is None or share.target not in self._runs:
+                    continue
+                translated = self._runs[share.target].translate(position.offset, share.position)
+                if translated is not None:
+                    wanted[share.target] = OffsetAndMetadata(translated, position.metadata)
+            if wanted:
+                await self._commit(group, wanted)
+
+    async def _commit(self, group: str, wanted: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        there = await self._target.committed_offsets(group)
+        moved = {
+            partition: position for partition, position in wanted.items()
+            if partition not in there or there[partition].offset < position.offset}
+        if not moved:
+            return
+        try:
+            await self._target.alter_group_offsets(group, moved)
+        except HapaxError as error:
+            if error.code not in _ACTIVE:
+                raise
+            if group not in self._active:
+                log.info("group %r is active on the target, so its positions are not copied", group)
+            self._active.add(group)
+            return
+        self._active.discard(group)
+        self.committed += len(moved)
+
+    def _partition(self, key: bytes) -> TopicPartition:
+        return TopicPartition(self.topic, PartitionIndex(partition_of(key, _PARTITIONS)))
+
+
+def _key(share: TopicPartition) -> bytes:
+    return f"{share.topic}/{share.partition}".encode()
+
+
+def _add(runs: Runs, value: bytes) -> None:
+    try:
+        for run in decode(value):
+            runs.add(run)
+    except (ValueError, Refusal):
+        log.warning("a record of the copy's own topic cannot be read, so some positions of groups are not copied")

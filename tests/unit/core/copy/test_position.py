@@ -1,0 +1,50 @@
+"""Positions, and whether the source is still the one to which they belong."""
+
+from __future__ import annotations
+
+import pytest
+
+from hapax.core.copy.position import Kind, Position, Source, judge
+
+POSITION = Position(100, "cluster", "orders", "id", 3)
+SOURCE = Source("cluster", "id", 0, 200, 150)
+
+
+def test_metadata_are_read_again() -> None:
+    position = Position(100, "cluster", "ördérs", "id", 3)
+    assert Position.read(100, position.metadata()) == position
+
+
+@pytest.mark.parametrize("metadata", ["", "x", "[]", "{}", '{"v":1}', '{"v":2,"cluster":"c"}', "null", '"text"'])
+def test_other_metadata_are_refused(metadata: str) -> None:
+    with pytest.raises(ValueError, match="hapax copy"):
+        Position.read(0, metadata)
+
+
+@pytest.mark.parametrize(("source", "kind", "says"), [
+    (SOURCE, None, ""),
+    (SOURCE._replace(end=100, epoch_end=100), None, ""),
+    (SOURCE._replace(epoch_end=-1), None, ""),
+    (SOURCE._replace(cluster="other"), Kind.OTHER_CLUSTER, "cluster other"),
+    (SOURCE._replace(topic_id="new"), Kind.MADE_AGAIN, "made again"),
+    (SOURCE._replace(end=90), Kind.TRUNCATED, "lost 10 offsets"),
+    (SOURCE._replace(epoch_end=90), Kind.TRUNCATED, "leader epoch 3 end at offset 90"),
+    (SOURCE._replace(first=130), Kind.LOST, "30 offsets were"),
+])  # fmt: skip
+def test_the_source_is_judged(source: Source, kind: Kind | None, says: str) -> None:
+    trouble = judge("orders-0", POSITION, "orders", source)
+    assert (None if trouble is None else trouble.kind) == kind
+    if trouble is not None:
+        assert says in trouble.message
+        assert trouble.go_on_at == (130 if kind is Kind.LOST else -1)
+
+
+def test_another_topic_of_the_same_target() -> None:
+    trouble = judge("payments-0", POSITION, "payments", SOURCE)
+    assert trouble is not None
+    assert trouble.kind is Kind.OTHER_TOPIC
+
+
+def test_what_is_unknown_says_nothing() -> None:
+    unknown = POSITION._replace(cluster="", topic_id="", epoch=-1)
+    assert judge("orders-0", unknown, "orders", SOURCE._replace(cluster="any", topic_id="any", epoch_end=0)) is None
