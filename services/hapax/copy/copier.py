@@ -555,7 +555,7 @@ class Copier:
             reading = readings[share]
             offset, epoch = after.get(share, (reading.position, reading.epoch))
             positions[share] = self._position(share, reading, offset, epoch)
-        await self._writer.write(batches, positions, self._group.group_metadata())
+        await self._writer.write(batches, positions, self._group.group_metadata)
         self.transactions += 1
         self._unclaimed.difference_update(positions)
         for share, data, records in batches:
