@@ -15,6 +15,7 @@ from hapax.broker import metrics as broker
 from hapax.client import metrics as client
 from hapax.controller import metrics as controller
 from hapax.coordinator import metrics as coordinator
+from hapax.copy import metrics as copy
 from hapax.kafka import metrics as node
 from hapax.kafka.calls_page import with_needs, with_table
 from hapax.pid import metrics as pid
@@ -39,6 +40,7 @@ _SECTIONS: tuple[tuple[str, str, ModuleType], ...] = (
     ("Client",
      "A `hapax.client.Producer`, `Consumer` or `Processor` offers these to its application: "
      "`producer.metrics.values()`, or `prometheus_client.REGISTRY.register(producer.metrics)`.", client),
+    ("Copies", "`hapax copy --metrics-port`, for each partition of the source that the process copies.", copy),
 )
 
 

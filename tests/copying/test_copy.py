@@ -16,6 +16,9 @@ from hapax.client import Producer
 from hapax.local.cluster import LocalCluster
 
 
+pytestmark = pytest.mark.timeout(280)
+
+
 @pytest.fixture
 def topic() -> str:
     return f"t{uuid.uuid4().hex[:8]}"
@@ -53,7 +56,7 @@ async def test_a_copier_that_is_killed_again_and_again(cluster: LocalCluster, to
     writer = Writer(cluster.bootstrap, [(topic, 3)])
     writing = asyncio.create_task(writer.run())
     chance = random.Random(1)
-    for i in range(4):
+    for i in range(3):
         copier.start()
         await asyncio.to_thread(copier.says, "assigned", times=i + 1)
         await asyncio.sleep(chance.random() * 0.5)

@@ -16,6 +16,7 @@ from hapax.cli.administration import AsJson, finish
 from hapax.client.errors import SettingsError
 from hapax.copy.copier import Copier, PartitionResult
 from hapax.copy.settings import CopySettings
+from hapax.runtime.telemetry import HealthServer
 
 _SOURCE_CONFIG = "File of client settings for the source, such as security.protocol and sasl.jaas.config."
 _TARGET_CONFIG = "The same for the target."
@@ -57,6 +58,10 @@ def copy(
     ] = 16 << 20,
     source_config: Annotated[Path | None, typer.Option("--from-config", metavar="FILE", help=_SOURCE_CONFIG)] = None,
     target_config: Annotated[Path | None, typer.Option("--to-config", metavar="FILE", help=_TARGET_CONFIG)] = None,
+    metrics_port: Annotated[
+        int, typer.Option(help="Port of /metrics, /healthz and /readyz. 0: none.", min=0, max=65535)
+    ] = 0,
+    metrics_host: Annotated[str, typer.Option(help="Address on which this port listens.")] = "127.0.0.1",
     as_json: AsJson = False,
 ) -> None:
     """Copy topics from one Kafka or Hapax cluster to another, each record once. Killed and started again, the copy
@@ -74,7 +79,7 @@ def copy(
         output.fail(str(error), output.USAGE)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("hapax.copy").setLevel(logging.INFO)
-    results = finish(_run(settings))
+    results = finish(_run(settings, metrics_host, metrics_port))
     _show(results, as_json)
     if any(each.trouble for each in results):
         raise SystemExit(output.FAILED)
@@ -91,12 +96,21 @@ def _client(addresses: str, path: Path | None, option: str) -> dict[str, object]
     return {"client.id": "hapax-copy", **given}
 
 
-async def _run(settings: CopySettings) -> list[PartitionResult]:
+async def _run(settings: CopySettings, host: str, port: int) -> list[PartitionResult]:
     copier = Copier(settings)
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, copier.stop)
-    return await copier.run()
+    health = HealthServer(copier.metrics.metrics, copier.waits_for)
+    if port:
+        try:
+            await health.start(host, port)
+        except OSError as error:
+            output.fail(f"--metrics-port: {host}:{port} cannot be used: {error}", output.USAGE)
+    try:
+        return await copier.run()
+    finally:
+        await health.close()
 
 
 def _show(results: list[PartitionResult], as_json: bool) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -24,9 +25,12 @@ from hapax.client.coordination import OffsetAndMetadata
 from hapax.client.environment import ClientPorts, RealPorts
 from hapax.client.errors import FatalError, FencedError, HapaxError, RetriableError
 from hapax.client.metadata import Topic
+from hapax.client.records import DeliveryReport
 from hapax.client.settings import consumer_options, known_to
-from hapax.copy.batches import Held, for_target
+from hapax.copy.batches import Held, Outgoing, by_key, for_target
 from hapax.copy.epochs import epoch_ends
+from hapax.copy.groups import Copied, GroupPositions
+from hapax.copy.metrics import CopyCounts, PartitionCount, State
 from hapax.copy.reader import Reader, Reading
 from hapax.copy.settings import CopySettings
 from hapax.copy.topics import Topics
@@ -34,6 +38,7 @@ from hapax.copy.writer import Batch, Refused, Stopped, Writer
 from hapax.core.copy.cut import cut
 from hapax.core.copy.position import Kind, Position, Source, Trouble, judge
 from hapax.core.copy.topics import Wanted
+from hapax.core.copy.translate import Run, Runs
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.runtime import supervision
@@ -42,6 +47,8 @@ log = logging.getLogger("hapax.copy")
 
 _IDLE_S: Final = 0.1
 """How often the group is heard while there is nothing to copy."""
+_BATCH_BYTES: Final = 1 << 19
+"""Of a batch of records that are chosen by key, before compression."""
 _EMPTY_MS: Final = 1_000
 """Age at which positions are committed that only passed markers and aborted records."""
 _STUCK_MS: Final = 2_000
@@ -81,14 +88,30 @@ class PartitionResult(NamedTuple):
     trouble: str
 
 
-class Count:
-    """What this process has copied of a partition."""
-
-    __slots__ = ("bytes", "lost", "position", "records")
+class _Load:
+    """The records of one transaction."""
 
     def __init__(self) -> None:
-        self.records = self.bytes = self.lost = 0
-        self.position = -1
+        self.batches: list[Batch] = []
+        self.sizes: dict[TopicPartition, tuple[int, int]] = {}
+        """Share -> (records, bytes)."""
+        self._spans: list[tuple[TopicPartition, tuple[tuple[int, int], ...]]] = []
+
+    def add(self, share: TopicPartition, target: TopicPartition, outgoing: Outgoing) -> None:
+        self.batches.append((target, outgoing.data, outgoing.records))
+        records, size = self.sizes.get(share, (0, 0))
+        self.sizes[share] = records + outgoing.records, size + len(outgoing.data)
+        self._spans.append((share, outgoing.spans))
+
+    def runs(self, reports: Iterable[DeliveryReport]) -> dict[TopicPartition, list[Run]]:
+        """`reports`: of each batch's first record."""
+        found: dict[TopicPartition, Runs] = {}
+        for (share, spans), report in zip(self._spans, reports, strict=True):
+            target = report.offset
+            for source, records in spans:
+                found.setdefault(share, Runs()).add(Run(source, target, records))
+                target += records
+        return {share: list(runs) for share, runs in found.items()}
 
 
 class Copier:
@@ -103,15 +126,13 @@ class Copier:
             self._ports, lambda: self._stopping)
         self._news = asyncio.Event()
         self._make_clients()
-        self._stopping = self._fenced = False
+        self._stopping = self._fenced = self._connected = False
         self._owned: set[TopicPartition] = set()
         """Shares: partitions of the target that the group has assigned to this process."""
         self._pending: set[TopicPartition] = set()
         """Owned shares whose positions are to be read."""
         self._troubles: dict[TopicPartition, tuple[Trouble, int]] = {}
         """Of shares that are not copied, with the time of the next attempt."""
-        self._skips: dict[TopicPartition, int] = {}
-        """Offsets at which to go on after a loss, by share."""
         self._unclaimed: set[TopicPartition] = set()
         """Shares without a committed position."""
         self._ends: dict[TopicPartition, int] = {}
@@ -119,13 +140,11 @@ class Copier:
         self._open_since: dict[TopicPartition, tuple[int, int]] = {}
         """Last stable offset of a share that waits for an open transaction, and since when."""
         self._admitting: asyncio.Task[None] | None = None
-        self._discovering: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._progress_ms = 0
         self._empty_since = -1
-        self.counts: dict[TopicPartition, Count] = {}
-        self.split = 0
-        """Transactions of the source that were too large to be kept whole."""
-        self.transactions = 0
+        self.metrics = CopyCounts(self._lags, self._state)
+        self._counts: dict[TopicPartition, PartitionCount] = {}
         self._sources: dict[TopicPartition, TopicPartition] = {}
         """Share -> partition of the source."""
 
@@ -146,6 +165,9 @@ class Copier:
             "group.instance.id": settings.instance}, ports=ports)
         self._topics = Topics(settings, self._source, self._target)
         self._reader = Reader(self._reading, settings.transaction_bytes, self._news.set)
+        self._lookup = Consumer({**known_to("c", settings.target), "isolation.level": "read_committed"}, ports=ports)
+        self._positions = (
+            GroupPositions(settings, self._source, self._target, self._lookup) if settings.groups else None)
 
     async def run(self) -> list[PartitionResult]:
         """Returns when everything is copied, or after `stop`. Raises FencedError if another process has taken over,
@@ -155,6 +177,7 @@ class Copier:
             if await self._connect():
                 self._reader.start()
                 await self._copy()
+                await self._copy_groups()
         except Stopped:
             log.warning(
                 "stopped before the target has answered whether the last transaction is committed; the next start of"
@@ -175,10 +198,17 @@ class Copier:
                 await self._discover_first()
                 await self._writer.start()
                 await self._group.start()
+                if self._positions is not None:
+                    await self._lookup.start()
+                    await self._positions.prepare()
                 self._subscribe()
+                self._connected = True
                 self._progress_ms = self._now()
                 if self._settings.follow:
-                    self._discovering = supervision.keep(self._discover_for_ever, "copy-discover", self._ports.random)
+                    self._tasks = [supervision.keep(self._discover_for_ever, "copy-discover", self._ports.random)]
+                    if self._positions is not None:
+                        self._tasks.append(
+                            supervision.keep(self._copy_groups_for_ever, "copy-groups", self._ports.random))
                 return True
             except RetriableError as error:
                 if not self._settings.follow:
@@ -192,15 +222,15 @@ class Copier:
         return False
 
     async def _close(self) -> None:
-        await supervision.end(self._admitting, self._discovering)
-        self._admitting = self._discovering = None
+        await supervision.end(self._admitting, *self._tasks)
+        self._admitting, self._tasks = None, []
         member = self._group.group_metadata()
         for closing in (self._reader.close, self._reading.close, self._writer.close, self._group.close):
             await closing()
         if member.member_id and not self._fenced:
             await self._leave(member.member_id)
-        await self._source.close()
-        await self._target.close()
+        for closing in (self._lookup.close, self._source.close, self._target.close):
+            await closing()
 
     async def _leave(self, member_id: str) -> None:
         """The group would keep a static member's partitions until its session ends."""
@@ -210,13 +240,18 @@ class Copier:
         except (HapaxError, TimeoutError) as error:
             log.info("leaving the group was not confirmed: %r", error)
 
+    def waits_for(self) -> str:
+        """What the copier waits for before it copies. Empty: it copies."""
+        return "" if self._connected else "both clusters have not answered yet"
+
     def results(self) -> list[PartitionResult]:
         found = []
         for share, source in sorted(self._sources.items()):
-            count = self.counts.get(share, Count())
+            count = self._count(share)
             trouble = self._troubles.get(share)
+            wanted = self._topics.wanted.get(share.topic)
             found.append(PartitionResult(
-                source.topic, source.partition, share.topic, count.records, count.bytes,
+                source.topic, source.partition, share.topic if wanted is None else wanted.target, count.records, count.bytes,
                 count.position, self._ends.get(share, -1), count.lost,
                 "" if trouble is None else trouble[0].message))
         return found
@@ -246,8 +281,9 @@ class Copier:
         self._reading.follow(each.source for each in wanted)
 
     def _subscribe(self) -> None:
-        self._group.subscribe(
-            sorted({share.topic for share in self._sources}), on_assigned=self._assigned, on_revoked=self._revoked)
+        topics = sorted({share.topic for share in self._sources})
+        if topics:
+            self._group.subscribe(topics, on_assigned=self._assigned, on_revoked=self._revoked)
 
     async def _discover_for_ever(self) -> None:
         while True:
@@ -263,6 +299,25 @@ class Copier:
                 self._subscribe()
             self._pending |= new & self._owned
             self._news.set()
+
+    async def _copy_groups_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.groups_ms / 1000)
+            try:
+                await self._copy_groups()
+            except HapaxError as error:
+                log.warning("positions of groups could not be copied, next attempt follows: %s", error)
+
+    async def _copy_groups(self) -> None:
+        if self._positions is None or self._stopping:
+            return
+        shares = {}
+        for share in self._owned:
+            reading = self._reader.readings.get(self._sources[share]) if share in self._sources else None
+            if reading is not None and share not in self._unclaimed:
+                shares[reading.partition] = Copied(reading.partition, share, reading.position)
+        await self._positions.copy(shares)
+        self.metrics.groups.value = self._positions.committed
 
     # --- shares ---------------------------------------------------------------------------------------------------
 
@@ -285,7 +340,8 @@ class Copier:
         self._pending.discard(share)
         self._troubles.pop(share, None)
         self._unclaimed.discard(share)
-        self._skips.pop(share, None)
+        if self._positions is not None:
+            self._positions.forget(share)
         source = self._sources.get(share)
         if source is not None:
             self._reader.drop(source)
@@ -355,11 +411,13 @@ class Copier:
                 self._reading.options["default.api.timeout.ms"])
             now = Source(cluster, topic_id, offsets.first, offsets.high_watermark, ends.get(source, -1))
             trouble = judge(name, position, source.topic, now)
+        if self._positions is not None and trouble is None:
+            await self._positions.load(share)
         if share not in self._owned or share not in self._pending:
             return
-        offset = self._skips.pop(share, position.offset)
+        offset = position.offset
         if trouble is not None and trouble.go_on_at > offset and self._settings.skip_lost:
-            self._count(share).lost += trouble.go_on_at - offset
+            self._count(share).lose(trouble.go_on_at - offset)
             log.error("%s (left out, as --on-lost skip says)", trouble.message)
             offset, trouble = trouble.go_on_at, None
         if trouble is not None:
@@ -370,6 +428,7 @@ class Copier:
         if committed is None:
             self._unclaimed.add(share)
         reading = self._reader.add(source, offset, topic.topic_id, position.epoch)
+        reading.caught_up_ms = self._now()
         self._count(share).position = offset
         reading.high_watermark, reading.last_stable = offsets.high_watermark, offsets.last_stable
         self._progress_ms = self._now()
@@ -396,8 +455,22 @@ class Copier:
         if former is None or former[0].message != trouble.message:
             log.error("%s", trouble.message)
 
-    def _count(self, share: TopicPartition) -> Count:
-        return self.counts.setdefault(share, Count())
+    def _count(self, share: TopicPartition) -> PartitionCount:
+        found = self._counts.get(share)
+        if found is None:
+            found = self._counts[share] = PartitionCount(self.metrics, self._sources[share])
+        return found
+
+    def _lags(self) -> Iterable[tuple[TopicPartition, int, float]]:
+        """Partition of the source, its lag in offsets, and in seconds."""
+        now = self._now()
+        for reading in self._reader.readings.values():
+            behind = max(reading.high_watermark - reading.position, 0) if reading.high_watermark >= 0 else 0
+            yield reading.partition, behind, 0.0 if reading.caught_up_ms == now else (now - reading.caught_up_ms) / 1000
+
+    def _state(self) -> State:
+        kinds = Counter(trouble.kind.value for trouble, _ in self._troubles.values())
+        return State(len(self._owned), self._reader.bytes, kinds)
 
     # --- copying --------------------------------------------------------------------------------------------------
 
@@ -413,8 +486,9 @@ class Copier:
                 if copied:
                     backoff = Backoff(self._reading.options, self._ports)
             except Refused as refused:
-                self._in_trouble(refused.partition, Trouble(
-                    Kind.TARGET_REFUSES, f"{_name(refused.partition)}: the target refuses a batch: {refused.error}"))
+                for share in self._shares_of(refused.partition):
+                    self._in_trouble(share, Trouble(
+                        Kind.TARGET_REFUSES, f"{_name(refused.partition)} on the target: {refused.error}"))
                 await self._start_over(refused.error)
                 continue
             except HapaxError as error:
@@ -443,9 +517,17 @@ class Copier:
                 advice="Nothing is lost or doubled. To share the work between processes, give each an --instance of its"
                 " own") from error
 
+    def _shares_of(self, partition: TopicPartition) -> list[TopicPartition]:
+        """The shares that write to a partition of the target."""
+        if partition in self._owned:
+            return [partition]
+        return [share for share in sorted(self._owned)
+                if share.topic in self._topics.wanted and self._topics.wanted[share.topic].target == partition.topic]
+
     async def _start_over(self, error: HapaxError) -> None:
         """After a transaction that failed, or whose outcome is not known: the committed positions say."""
         log.warning("a transaction failed, and the positions are read again: %s", error)
+        self.metrics.failed.value += 1
         self._read_positions_again()
         try:
             await self._writer.abandon()
@@ -463,15 +545,20 @@ class Copier:
 
     async def _look_at_readings(self) -> None:
         """Partitions that cannot be read further, once everything that was read is copied."""
+        now = self._now()
         for share in sorted(self._owned):
             source = self._sources.get(share)
             reading = None if source is None else self._reader.readings.get(source)
-            if reading is None or reading.held:
+            if reading is None:
+                continue
+            if reading.position >= reading.last_stable:
+                reading.caught_up_ms = now
+            if reading.held:
                 continue
             if reading.trouble is not None:
                 trouble = reading.trouble
                 if trouble.go_on_at > reading.position and self._settings.skip_lost:
-                    self._count(share).lost += trouble.go_on_at - reading.position
+                    self._count(share).lose(trouble.go_on_at - reading.position)
                     log.error("%s (left out, as --on-lost skip says)", trouble.message)
                     self._reader.continue_at(reading, trouble.go_on_at)
                 else:
@@ -521,7 +608,7 @@ class Copier:
             return
         for each in readings.values():
             each.lane.split(writer)
-        self.split += 1
+        self.metrics.split.value += 1
         log.warning(
             "a transaction of the source (producer id %d, epoch %d) is larger than %d bytes can hold together with what"
             " it waits for, and becomes visible in the copy in several steps", *writer,
@@ -531,40 +618,58 @@ class Copier:
         self, readings: Mapping[TopicPartition, Reading], taken: Mapping[TopicPartition, int],
         unclaimed: Iterable[TopicPartition],
     ) -> None:
-        batches: list[Batch] = []
-        origins: list[tuple[TopicPartition, Held]] = []
-        positions: dict[TopicPartition, OffsetAndMetadata] = {}
+        load = _Load()
         after: dict[TopicPartition, tuple[int, int]] = {}
         for share, count in taken.items():
             reading = readings[share]
-            start, epoch = reading.position, reading.epoch
-            for held in self._reader.take(reading, count):
-                try:
-                    batch = for_target(held, start)
-                except Refusal as refusal:
-                    # Its CRC is right, so it was written like this.
-                    raise Refused(share, FatalError(
-                        f"the batch at offset {held.header.base_offset} of the source cannot be decoded: {refusal}",
-                        code=ErrorCode.CORRUPT_MESSAGE)) from refusal
-                if batch is not None:
-                    batches.append((share, batch.data, batch.records))
-                    origins.append((share, held))
-                epoch = held.header.leader_epoch
-            after[share] = held.header.next_offset, epoch
+            held = self._reader.take(reading, count)
+            try:
+                if self._settings.by_key:
+                    await self._fill_by_key(load, share, reading, held)
+                else:
+                    self._fill(load, share, reading, held)
+            except Refusal as refusal:  # the CRC is right, so the source holds it like this
+                raise Refused(share, FatalError(
+                    f"the records from offset {reading.position} of the source on cannot be decoded: {refusal}",
+                    code=ErrorCode.CORRUPT_MESSAGE)) from refusal
+            after[share] = held[-1].header.next_offset, held[-1].header.leader_epoch
+        positions = {}
         for share in (*after, *unclaimed):
             reading = readings[share]
-            offset, epoch = after.get(share, (reading.position, reading.epoch))
-            positions[share] = self._position(share, reading, offset, epoch)
-        await self._writer.write(batches, positions, self._group.group_metadata)
-        self.transactions += 1
+            positions[share] = self._position(
+                share, reading, *after.get(share, (reading.position, reading.epoch)))
+        groups, runs = self._positions, dict[TopicPartition, list[Run]]()
+
+        def where(reports: list[DeliveryReport]) -> list[Batch]:
+            runs.update(load.runs(reports))
+            return groups.batch(runs, self._ports.clock.now_ms()) if groups is not None and runs else []
+
+        await self._writer.write(
+            load.batches, positions, self._group.group_metadata, None if groups is None else where)
+        if groups is not None:
+            groups.copied(runs)
+        self.metrics.transactions.value += 1
         self._unclaimed.difference_update(positions)
-        for share, data, records in batches:
-            count_ = self._count(share)
-            count_.records += records
-            count_.bytes += len(data)
+        for share, (records, size) in load.sizes.items():
+            self._count(share).add(records, size)
         for share, (offset, epoch) in after.items():
             readings[share].position, readings[share].epoch = offset, epoch
             self._count(share).position = offset
+
+    def _fill(self, load: _Load, share: TopicPartition, reading: Reading, held: Iterable[Held]) -> None:
+        for each in held:
+            outgoing = for_target(each, reading.position)
+            if outgoing is not None:
+                load.add(share, share, outgoing)
+
+    async def _fill_by_key(self, load: _Load, share: TopicPartition, reading: Reading, held: Iterable[Held]) -> None:
+        target = self._topics.wanted[share.topic].target
+        found = by_key(
+            ((each, reading.position) for each in held), reading.partition.partition,
+            await self._writer.partitions_of(target), _BATCH_BYTES)
+        for number, batches in found.items():
+            for outgoing in batches:
+                load.add(share, TopicPartition(target, PartitionIndex(number)), outgoing)
 
     def _position(self, share: TopicPartition, reading: Reading, offset: int, epoch: int) -> OffsetAndMetadata:
         topic_id = str(reading.topic_id) if reading.topic_id.int else ""

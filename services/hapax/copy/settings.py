@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from hapax.client.errors import SettingsError
+from hapax.core.errors import Refusal
+from hapax.core.group.expressions import check_expression
 
 GROUP_PREFIX: Final = "hapax-copy."
 """Before the copy's name: its group, its transactional ids and its own topics on the target."""
@@ -47,6 +49,8 @@ class CopySettings:
     """About as many bytes are read ahead, and go into one transaction. A larger transaction of the source is split."""
     discover_ms: int = 30_000
     """Interval at which topics and partitions are looked up."""
+    groups_ms: int = 10_000
+    """Interval at which the positions of groups are copied."""
     open_wait_ms: int = 10_000
     """How long a copy that does not follow waits for open transactions of the source."""
 
@@ -63,3 +67,12 @@ class CopySettings:
         for what, given in (("--name", self.name), ("--instance", self.instance)):
             if not _NAME.fullmatch(given):
                 raise SettingsError(f"{what} {given!r}: it must have 1 to 100 of the characters a-z A-Z 0-9 . _ -")
+        for what, pattern in (("--topics", self.topics), ("--exclude", self.exclude), ("--groups", self.groups)):
+            try:
+                check_expression(pattern)
+            except Refusal as refusal:
+                raise SettingsError(f"{what}: {refusal.reason}") from None
+        if self.groups and self.by_key:
+            raise SettingsError(
+                "--groups with --by-key: a partition of the target has records of several partitions then, so that a"
+                " position in one of them stands for no offset there")

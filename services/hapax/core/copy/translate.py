@@ -35,6 +35,9 @@ class Runs:
     def __len__(self) -> int:
         return len(self._sources)
 
+    def __iter__(self) -> Iterator[Run]:
+        return map(Run, self._sources, self._targets, self._counts)
+
     def add(self, run: Run) -> None:
         if self._sources and run.source < self._sources[-1] + self._counts[-1]:
             return  # read again
