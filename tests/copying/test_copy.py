@@ -15,7 +15,6 @@ from copying.world import CopyProcess, Writer, is_copied, make_topic, read_all, 
 from hapax.client import Producer
 from hapax.local.cluster import LocalCluster
 
-
 pytestmark = pytest.mark.timeout(280)
 
 

@@ -14,7 +14,6 @@ from copying.world import CopyProcess, Writer, is_copied, make_topic, torn
 from hapax.client import Admin
 from hapax.local.cluster import LocalCluster
 
-
 pytestmark = pytest.mark.timeout(280)
 
 

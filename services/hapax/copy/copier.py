@@ -251,8 +251,8 @@ class Copier:
             trouble = self._troubles.get(share)
             wanted = self._topics.wanted.get(share.topic)
             found.append(PartitionResult(
-                source.topic, source.partition, share.topic if wanted is None else wanted.target, count.records, count.bytes,
-                count.position, self._ends.get(share, -1), count.lost,
+                source.topic, source.partition, share.topic if wanted is None else wanted.target, count.records,
+                count.bytes, count.position, self._ends.get(share, -1), count.lost,
                 "" if trouble is None else trouble[0].message))
         return found
 
