@@ -1,0 +1,270 @@
+"""The partitions that this process copies: what the group has assigned, where each begins, and which are in trouble.
+
+A *share* is a partition of the target, or with `--by-key` of a topic that stands for the source's. The group assigns
+shares, and keeps the position in the source's partition under the share's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from hapax.client.coordination import OffsetAndMetadata
+from hapax.client.errors import HapaxError
+from hapax.client.metadata import Topic
+from hapax.copy.clients import Clients
+from hapax.copy.epochs import epoch_ends
+from hapax.copy.groups import Copied, GroupPositions
+from hapax.copy.metrics import CopyCounts, PartitionCount, State
+from hapax.copy.reader import Reader, Reading
+from hapax.copy.settings import CopySettings
+from hapax.copy.topics import Topics
+from hapax.core.copy.position import Kind, Position, Source, Trouble, judge
+from hapax.core.copy.topics import Wanted
+from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.runtime import supervision
+
+log = logging.getLogger("hapax.copy")
+
+_AGAIN_MS: Final = 10_000
+"""Interval at which a partition in trouble is tried again, by a copy that follows."""
+
+
+class Shares:
+    def __init__(
+        self, settings: CopySettings, clients: Clients, topics: Topics, reader: Reader, groups: GroupPositions | None,
+        metrics: CopyCounts, news: Callable[[], None],
+    ) -> None:
+        """`news` is called after each change."""
+        self._settings = settings
+        self._clients = clients
+        self._topics = topics
+        self._reader = reader
+        self._groups = groups
+        self._metrics = metrics
+        self._news = news
+        self.owned: set[TopicPartition] = set()
+        """Those that the group has assigned to this process."""
+        self.pending: set[TopicPartition] = set()
+        """Owned shares whose positions are to be read."""
+        self.troubles: dict[TopicPartition, tuple[Trouble, int]] = {}
+        """Of owned shares that are not copied, with the time of the next attempt."""
+        self.unclaimed: set[TopicPartition] = set()
+        """Shares that are read and have no committed position."""
+        self.sources: dict[TopicPartition, TopicPartition] = {}
+        """Share -> partition of the source, of the whole copy."""
+        self.counts: dict[TopicPartition, PartitionCount] = {}
+        self._admitting: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        await supervision.end(self._admitting)
+
+    # --- what there is --------------------------------------------------------------------------------------------
+
+    def map(self, wanted: Iterable[Wanted]) -> set[TopicPartition]:
+        """Adds the shares of these topics. Returns the new ones."""
+        before = set(self.sources)
+        for each in wanted:
+            for number in range(each.partitions):
+                share = TopicPartition(self._topics.share_topic(each), PartitionIndex(number))
+                self.sources[share] = TopicPartition(each.source, PartitionIndex(number))
+            self._clients.reading.follow([each.source])
+        new = set(self.sources) - before
+        self.pending |= new & self.owned
+        return new
+
+    def subscribe(self) -> None:
+        """Joins the group for the topics that there are."""
+        topics = sorted({share.topic for share in self.sources})
+        if topics:
+            self._clients.group.subscribe(topics, on_assigned=self.assigned, on_revoked=self.revoked)
+
+    def reading(self, share: TopicPartition) -> Reading | None:
+        source = self.sources.get(share)
+        return None if source is None else self._reader.readings.get(source)
+
+    def readings(self) -> dict[TopicPartition, Reading]:
+        """Of the owned shares that are read, in order."""
+        return {share: reading for share in sorted(self.owned) if (reading := self.reading(share)) is not None}
+
+    def writing_to(self, partition: TopicPartition) -> list[TopicPartition]:
+        """The owned shares whose records go to a partition of the target."""
+        if partition in self.owned:
+            return [partition]
+        return [share for share in sorted(self.owned)
+                if share.topic in self._topics.wanted and self._topics.wanted[share.topic].target == partition.topic]
+
+    def copied(self) -> dict[TopicPartition, Copied]:
+        """By partition of the source: up to where the owned shares are copied."""
+        return {
+            reading.partition: Copied(reading.partition, share, reading.position)
+            for share, reading in self.readings().items() if share not in self.unclaimed}
+
+    @property
+    def settled(self) -> bool:
+        """Whether each owned share is read or in trouble."""
+        return self._admitting is None and not self.pending
+
+    # --- the group ------------------------------------------------------------------------------------------------
+
+    def assigned(self, shares: list[TopicPartition]) -> None:
+        self._clients.group.pause(*shares)
+        for share in shares:
+            self._clients.group.seek(share, 0)  # so that the consumer looks no position up
+        self.owned.update(shares)
+        self.pending.update(shares)
+        log.info("assigned: %s", listed(shares))
+
+    def revoked(self, shares: list[TopicPartition]) -> None:
+        """Runs between two transactions, so nothing is under way."""
+        self.owned.difference_update(shares)
+        for share in shares:
+            self._forget(share)
+        log.info("given up: %s", listed(shares))
+
+    def _forget(self, share: TopicPartition) -> None:
+        self.pending.discard(share)
+        self.troubles.pop(share, None)
+        self.unclaimed.discard(share)
+        if self._groups is not None:
+            self._groups.forget(share)
+        source = self.sources.get(share)
+        if source is not None:
+            self._reader.drop(source)
+
+    def read_positions_again(self) -> None:
+        for share in self.owned:
+            source = self.sources.get(share)
+            if source is not None and source in self._reader.readings:
+                self._reader.drop(source)
+                self.pending.add(share)
+        self.unclaimed.clear()
+
+    def admit_soon(self) -> None:
+        now = self._clients.reading.now()
+        for share, (_, again) in list(self.troubles.items()):
+            if self._settings.follow and again <= now and share in self.owned:
+                self.pending.add(share)
+        self.pending = {each for each in self.pending if each in self.sources}
+        if self.pending and self._admitting is None:
+            self._admitting = supervision.once(
+                self._admit(sorted(self.pending)), "copy-positions", expected=(HapaxError,))
+            self._admitting.add_done_callback(self._admitted)
+
+    def _admitted(self, done: asyncio.Task[None]) -> None:
+        self._admitting = None
+        self._news()
+
+    async def _admit(self, shares: list[TopicPartition]) -> None:
+        """Reads the positions of owned shares, and begins to read the source there. What fails is tried again."""
+        try:
+            committed = await self._clients.group.committed(shares)
+            topics = await self._clients.reading.existing({self.sources[each].topic for each in shares})
+        except HapaxError as error:
+            log.warning("positions could not be read, next attempt follows: %s", error)
+            await asyncio.sleep(1)
+            return
+        for share in shares:
+            try:
+                await self._admit_one(share, committed.get(share), topics.get(self.sources[share].topic))
+            except HapaxError as error:
+                self.put_in_trouble(share, Trouble(Kind.SOURCE_REFUSES, f"{name_of(self.sources[share])}: {error}"))
+
+    async def _admit_one(self, share: TopicPartition, committed: OffsetAndMetadata | None, topic: Topic | None) -> None:
+        source = self.sources[share]
+        if topic is None or source.partition not in topic.partitions:
+            self.put_in_trouble(share, Trouble(
+                Kind.GONE, f"{name_of(source)}: the source does not have it any more. What was copied stays in the"
+                " target; if the topic is made again, delete it in the target to copy the new one"))
+            return
+        offsets = (await self._clients.source.partition_offsets([source]))[source]
+        topic_id = str(topic.topic_id) if topic.topic_id.int else ""
+        cluster = self._clients.reading.cluster_id or ""
+        name = name_of(source)
+        if committed is None:
+            trouble = await self._unused(share, name)
+            position = Position(offsets.first, cluster, source.topic, topic_id)
+        else:
+            try:
+                position = Position.read(committed.offset, committed.metadata)
+            except ValueError as error:
+                self.put_in_trouble(share, Trouble(
+                    Kind.NOT_OURS, f"{name_of(share)}: group {self._settings.group!r} on the target has a committed"
+                    f" offset, but {error}. Choose another --name, or delete the group's offsets"))
+                return
+            ends = await epoch_ends(
+                self._clients.reading, {source: position.epoch} if position.epoch >= 0 else {},
+                self._clients.reading.options["default.api.timeout.ms"])
+            now = Source(cluster, topic_id, offsets.first, offsets.high_watermark, ends.get(source, -1))
+            trouble = judge(name, position, source.topic, now)
+        if self._groups is not None and trouble is None:
+            await self._groups.load(share)
+        if share not in self.owned or share not in self.pending:
+            return
+        offset = position.offset
+        if trouble is not None and trouble.go_on_at > offset and self._settings.skip_lost:
+            self.count(share).lose(trouble.go_on_at - offset)
+            log.error("%s (left out, as --on-lost skip says)", trouble.message)
+            offset, trouble = trouble.go_on_at, None
+        if trouble is not None:
+            self.put_in_trouble(share, trouble)
+            return
+        self.pending.discard(share)
+        self.troubles.pop(share, None)
+        if committed is None:
+            self.unclaimed.add(share)
+        reading = self._reader.add(source, offset, topic.topic_id, position.epoch)
+        reading.caught_up_ms = self._clients.reading.now()
+        self.count(share).position = offset
+        reading.high_watermark, reading.last_stable = offsets.high_watermark, offsets.last_stable
+
+    async def _unused(self, share: TopicPartition, name: str) -> Trouble | None:
+        """A partition of the target without a position must hold nothing: who knows what of the source it has."""
+        if self._settings.into_existing or self._settings.by_key:
+            return None
+        end = (await self._clients.target.partition_offsets([share]))[share].high_watermark
+        if end == 0:
+            return None
+        return Trouble(
+            Kind.NOT_EMPTY,
+            f"{name}: {name_of(share)} on the target already holds offsets up to {end}, and group"
+            f" {self._settings.group!r} has no position for it: it was not filled by this copy, or its position was"
+            " deleted or has expired. Copying would double what it has. Delete the topic on the target, choose another"
+            " --prefix, or give --into-existing to copy everything behind what is there")
+
+    def put_in_trouble(self, share: TopicPartition, trouble: Trouble) -> None:
+        former = self.troubles.get(share)
+        self.pending.discard(share)
+        self.troubles[share] = trouble, self._clients.reading.now() + _AGAIN_MS
+        self._reader.drop(self.sources[share])
+        if former is None or former[0].message != trouble.message:
+            log.error("%s", trouble.message)
+
+    def count(self, share: TopicPartition) -> PartitionCount:
+        found = self.counts.get(share)
+        if found is None:
+            found = self.counts[share] = PartitionCount(self._metrics, self.sources[share])
+        return found
+
+    def lags(self) -> Iterable[tuple[TopicPartition, int, float]]:
+        """Partition of the source, its lag in offsets, and in seconds."""
+        now = self._clients.reading.now()
+        for reading in self._reader.readings.values():
+            behind = max(reading.high_watermark - reading.position, 0) if reading.high_watermark >= 0 else 0
+            yield reading.partition, behind, 0.0 if reading.caught_up_ms == now else (now - reading.caught_up_ms) / 1000
+
+    def state(self) -> State:
+        kinds = Counter(trouble.kind.value for trouble, _ in self.troubles.values())
+        return State(len(self.owned), self._reader.bytes, kinds)
+
+
+def name_of(partition: TopicPartition) -> str:
+    return f"{partition.topic}-{partition.partition}"
+
+
+def listed(shares: Iterable[TopicPartition]) -> str:
+    names = sorted(name_of(each) for each in shares)
+    return ", ".join(names[:8]) + (f", … ({len(names)})" if len(names) > 8 else "")
