@@ -72,7 +72,7 @@ def end_clusters(clusters: list[LocalCluster]) -> None:
 # Tests that run services as separate processes, by folder: two queues, in each of which one test runs at a time. Both
 # take about the same time, and each has a real Spark.
 _PROCESSES = {
-    "chaos": 1, "integration": 1, "upgrade": 1, "examples": 1,
+    "chaos": 1, "copying": 1, "integration": 1, "upgrade": 1, "examples": 1,
     "integration/spark_people": 2, "clients": 2, "security": 2, "kubernetes": 2, "kubernetes_nodes": 2,
 }  # fmt: skip
 

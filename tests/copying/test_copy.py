@@ -6,7 +6,6 @@ import asyncio
 import json
 import random
 import time
-import uuid
 from pathlib import Path
 
 import pytest
@@ -19,40 +18,35 @@ pytestmark = pytest.mark.timeout(280)
 
 
 @pytest.fixture
-def topic() -> str:
-    return f"t{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def copier(cluster: LocalCluster, tmp_path: Path, topic: str) -> CopyProcess:
+def copier(both: LocalCluster, tmp_path: Path, topic: str) -> CopyProcess:
     """Copies from the cluster to itself, under another name."""
-    words = ["--from", cluster.bootstrap, "--to", cluster.bootstrap, "--topics", topic, "--prefix", "c.",
+    words = ["--from", both.bootstrap, "--to", both.bootstrap, "--topics", topic, "--prefix", "c.",
              "--name", topic]
     return CopyProcess(tmp_path / "copy.log", *words, "--json")
 
 
-async def test_every_record_is_copied_once(cluster: LocalCluster, topic: str, copier: CopyProcess) -> None:
-    await make_topic(cluster.bootstrap, topic, 3, {"max.message.bytes": "2000000"})
+async def test_every_record_is_copied_once(both: LocalCluster, topic: str, copier: CopyProcess) -> None:
+    await make_topic(both.bootstrap, topic, 3, {"max.message.bytes": "2000000"})
     now = int(time.time() * 1000)
     for compression in ("none", "gzip", "lz4", "zstd", "snappy"):
-        async with Producer({"bootstrap.servers": cluster.bootstrap, "compression.type": compression}) as producer:
+        async with Producer({"bootstrap.servers": both.bootstrap, "compression.type": compression}) as producer:
             for i in range(100):
                 await producer.send(
                     topic, f"{compression} {i}".encode(), None if i % 3 else f"{i}".encode(), partition=i % 3,
                     timestamp_ms=now + i, headers=(("h", b"x"), ("n", None)))
     assert copier.start().wait() == 0, copier.log()
     assert sum(each["records"] for each in json.loads(copier.printed)) == 500
-    found = await read_all(cluster.bootstrap, f"c.{topic}")
-    assert found == await read_all(cluster.bootstrap, topic)
+    found = await read_all(both.bootstrap, f"c.{topic}")
+    assert found == await read_all(both.bootstrap, topic)
     assert sum(map(len, found.values())) == 500
     assert copier.start().wait() == 0, copier.log()
     assert sum(each["records"] for each in json.loads(copier.printed)) == 0
-    assert await read_all(cluster.bootstrap, f"c.{topic}") == found
+    assert await read_all(both.bootstrap, f"c.{topic}") == found
 
 
-async def test_a_copier_that_is_killed_again_and_again(cluster: LocalCluster, topic: str, copier: CopyProcess) -> None:
-    await make_topic(cluster.bootstrap, topic, 3)
-    writer = Writer(cluster.bootstrap, [(topic, 3)])
+async def test_a_copier_that_is_killed_again_and_again(both: LocalCluster, topic: str, copier: CopyProcess) -> None:
+    await make_topic(both.bootstrap, topic, 3)
+    writer = Writer(both.bootstrap, [(topic, 3)])
     writing = asyncio.create_task(writer.run())
     chance = random.Random(1)
     for i in range(3):
@@ -63,5 +57,5 @@ async def test_a_copier_that_is_killed_again_and_again(cluster: LocalCluster, to
     writer.stop()
     await writing
     assert await asyncio.to_thread(copier.start().wait) == 0, copier.log()
-    assert await is_copied(cluster.bootstrap, cluster.bootstrap, topic, f"c.{topic}")
-    assert await torn(cluster.bootstrap, [f"c.{topic}"]) == []
+    assert await is_copied(both.bootstrap, both.bootstrap, topic, f"c.{topic}")
+    assert await torn(both.bootstrap, [f"c.{topic}"]) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,12 +26,11 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaFromMaven]:
 
 @pytest.mark.parametrize("to_kafka", [False, True])
 async def test_a_copier_is_killed(
-    cluster: LocalCluster, kafka: KafkaFromMaven, tmp_path: Path, to_kafka: bool
+    both: LocalCluster, kafka: KafkaFromMaven, tmp_path: Path, topic: str, to_kafka: bool
 ) -> None:
-    source, target = cluster.bootstrap, kafka.bootstrap
+    source, target = both.bootstrap, kafka.bootstrap
     if not to_kafka:
         source, target = target, source
-    topic = f"t{uuid.uuid4().hex[:8]}"
     copier = CopyProcess(
         tmp_path / "log", "--from", source, "--to", target, "--topics", topic, "--name", topic, "--json")
     await make_topic(source, topic, 3, {"max.message.bytes": "2000000"})

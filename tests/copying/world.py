@@ -12,6 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from confluent_kafka import TopicPartition as KafkaTopicPartition
+from confluent_kafka.admin import AdminClient
+
 from hapax.client import Admin, Consumer, NewTopic, Producer
 from hapax.client.errors import HapaxError
 from hapax.client.readings import Chunk
@@ -91,6 +94,13 @@ async def make_topic(
 ) -> None:
     async with Admin({"bootstrap.servers": bootstrap}) as admin:
         await admin.create_topics([NewTopic(name, partitions, 1, config or {})])
+
+
+def delete_records(bootstrap: str, topic: str, partition: int, before: int) -> None:
+    """Makes the log begin at this offset, as retention does."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    (answer,) = admin.delete_records([KafkaTopicPartition(topic, partition, before)]).values()
+    answer.result(30)
 
 
 async def read_all(bootstrap: str, topic: str, partitions: Iterable[int] | None = None) -> dict[int, list[Content]]:

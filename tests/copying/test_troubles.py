@@ -1,0 +1,141 @@
+"""What is wrong with a source or a target is said, stops its partition alone, and leaves nothing half done."""
+
+from __future__ import annotations
+
+import pytest
+
+from copying.following import PREFIX, copied, copy_once, following, in_trouble, settings_of, troubles, write
+from copying.world import delete_records, is_copied, make_topic, read_all
+from hapax.client import Admin, FatalError, OffsetAndMetadata, Producer
+from hapax.client.errors import SettingsError
+from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.local.cluster import LocalCluster
+from integration.waiting import until
+
+
+async def test_records_that_the_source_removed(both: LocalCluster, topic: str) -> None:
+    await make_topic(both.bootstrap, topic)
+    await write(both.bootstrap, topic, 10)
+    await copy_once(both.bootstrap, topic)
+    await write(both.bootstrap, topic, 20, first=10)
+    delete_records(both.bootstrap, topic, 0, 25)
+    stopped = (await copy_once(both.bootstrap, topic))[f"{topic}-0"]
+    assert "15 offsets were removed before they were copied" in stopped.trouble
+    assert (stopped.records, stopped.lost) == (0, 0)
+    went_on = (await copy_once(both.bootstrap, topic, skip_lost=True))[f"{topic}-0"]
+    assert (went_on.records, went_on.lost, went_on.trouble) == (5, 15, "")
+    values = [each.value for each in (await read_all(both.bootstrap, PREFIX + topic))[0]]
+    assert values == [f"{topic}:{i}:1:0".encode() for i in (*range(10), *range(25, 30))]
+
+
+async def test_a_topic_that_was_made_again_stops_alone(both: LocalCluster, topic: str) -> None:
+    again, other = f"{topic}.again", f"{topic}.other"
+    for name in (again, other):
+        await make_topic(both.bootstrap, name)
+        await write(both.bootstrap, name, 10)
+    async with Admin({"bootstrap.servers": both.bootstrap}) as admin:
+        async with following(both.bootstrap, f"{topic}.*") as copier:
+            await copied(both.bootstrap, again, 10)
+            await copied(both.bootstrap, other, 10)
+            await admin.delete_topics([again])
+            await in_trouble(copier, "gone")
+            await write(both.bootstrap, other, 10, first=10)
+            await copied(both.bootstrap, other, 20)
+        await make_topic(both.bootstrap, again)
+        await write(both.bootstrap, again, 5, first=100)
+        found = await copy_once(both.bootstrap, f"{topic}.*")
+        assert "was deleted and made again in the source" in found[f"{again}-0"].trouble
+        assert found[f"{other}-0"].trouble == ""
+        assert len((await read_all(both.bootstrap, PREFIX + again))[0]) == 10
+        await admin.delete_topics([PREFIX + again])
+        found = await copy_once(both.bootstrap, f"{topic}.*")
+        assert found[f"{again}-0"].trouble == ""
+        assert await is_copied(both.bootstrap, both.bootstrap, again, PREFIX + again)
+
+
+@pytest.mark.parametrize(("offset", "metadata", "says"), [
+    (50, '{"v":1,"cluster":"","topic":"T","id":"","epoch":-1}', "it has lost 40 offsets that the target holds"),
+    (10, '{"v":1,"cluster":"other","topic":"T","id":"","epoch":-1}', "has read from cluster other so far"),
+    (10, '{"v":1,"cluster":"","topic":"else","id":"","epoch":-1}', "from topic 'else' so far"),
+    (10, "", "has a committed offset, but it is not of hapax copy"),
+])  # fmt: skip
+async def test_positions_that_do_not_fit_the_source(
+    both: LocalCluster, topic: str, offset: int, metadata: str, says: str
+) -> None:
+    await make_topic(both.bootstrap, topic)
+    await make_topic(both.bootstrap, PREFIX + topic)
+    await write(both.bootstrap, topic, 10)
+    share = TopicPartition(PREFIX + topic, PartitionIndex(0))
+    async with Admin({"bootstrap.servers": both.bootstrap}) as admin:
+        await admin.alter_group_offsets(
+            f"hapax-copy.{topic}", {share: OffsetAndMetadata(offset, metadata.replace("T", topic))})
+    assert says in (await copy_once(both.bootstrap, topic))[f"{topic}-0"].trouble
+    assert await read_all(both.bootstrap, PREFIX + topic) == {0: []}
+
+
+async def test_a_target_that_others_have_filled(both: LocalCluster, topic: str) -> None:
+    """As is one whose positions have expired."""
+    for name in (topic, PREFIX + topic):
+        await make_topic(both.bootstrap, name)
+        await write(both.bootstrap, name, 3)
+    found = await copy_once(both.bootstrap, topic)
+    assert "already holds offsets up to 3" in found[f"{topic}-0"].trouble
+    found = await copy_once(both.bootstrap, topic, into_existing=True)
+    assert (found[f"{topic}-0"].records, found[f"{topic}-0"].trouble) == (3, "")
+    found = await copy_once(both.bootstrap, topic)
+    assert (found[f"{topic}-0"].records, found[f"{topic}-0"].trouble) == (0, "")
+
+
+async def test_a_batch_that_the_target_refuses_stops_its_partition_alone(both: LocalCluster, topic: str) -> None:
+    large, small = f"{topic}.large", f"{topic}.small"
+    for name in (large, small):
+        await make_topic(both.bootstrap, name)
+        await make_topic(both.bootstrap, PREFIX + name, 1, {"max.message.bytes": "1000"})
+    await write(both.bootstrap, small, 5)
+    await write(both.bootstrap, large, 500)
+    async with following(both.bootstrap, f"{topic}.*") as copier:
+        await in_trouble(copier, "target-refuses")
+        await copied(both.bootstrap, small, 5)
+        assert troubles(copier) == {"target-refuses": 1}
+    assert await read_all(both.bootstrap, PREFIX + large) == {0: []}
+
+
+async def test_no_topic_matches(both: LocalCluster) -> None:
+    with pytest.raises(FatalError, match="no topic that matches 'none'"):
+        await copy_once(both.bootstrap, "none")
+
+
+@pytest.mark.parametrize(("given", "says"), [
+    ({"topics": "("}, "--topics: '\\(' is not a valid RE2 regular expression"),
+    ({"name": "a/b"}, "--name 'a/b'"),
+    ({"instance": ""}, "--instance ''"),
+    ({"groups": ".*", "by_key": True}, "--groups with --by-key"),
+])  # fmt: skip
+def test_settings_are_checked(given: dict[str, object], says: str) -> None:
+    with pytest.raises(SettingsError, match=says):
+        settings_of("127.0.0.1:1", **{"topics": "t", **given}).check()  # type: ignore[arg-type]
+
+
+async def test_a_target_topic_with_too_few_partitions_is_given_more(both: LocalCluster, topic: str) -> None:
+    await make_topic(both.bootstrap, topic, 3)
+    await make_topic(both.bootstrap, PREFIX + topic, 1)
+    await write(both.bootstrap, topic, 5, 2)
+    found = await copy_once(both.bootstrap, topic)
+    assert found[f"{topic}-2"].records == 5
+    assert await is_copied(both.bootstrap, both.bootstrap, topic, PREFIX + topic)
+
+
+async def test_open_transactions_are_left_out_at_the_end(both: LocalCluster, topic: str) -> None:
+    await make_topic(both.bootstrap, topic)
+    await write(both.bootstrap, topic, 5)
+    async with Producer({"bootstrap.servers": both.bootstrap, "transactional.id": topic}) as producer:
+        producer.begin()
+        await producer.send_and_wait(topic, b"open", partition=0)
+        found = await copy_once(both.bootstrap, topic, open_wait_ms=300)
+        assert (found[f"{topic}-0"].records, found[f"{topic}-0"].trouble) == (5, "")
+        await producer.commit()
+    await until(lambda: _copied_to(both.bootstrap, topic, 1), "the rest")
+
+
+async def _copied_to(bootstrap: str, topic: str, count: int) -> bool:
+    return (await copy_once(bootstrap, topic))[f"{topic}-0"].records == count
