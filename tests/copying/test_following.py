@@ -53,7 +53,7 @@ async def test_processes_share_the_partitions(both: LocalCluster, topic: str) ->
         await owned(first, 2)
     await owned(first, 4)
     async with following(both.bootstrap, topic, instance="a") as twin:
-        with pytest.raises(FencedError, match="another process of copy .* has started with --instance 'a'"):
+        with pytest.raises(FencedError, match=r"another process of copy .* has started with --instance 'a'"):
             await running
         await owned(twin, 4)
         writer.stop()

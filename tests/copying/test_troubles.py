@@ -106,14 +106,14 @@ async def test_no_topic_matches(both: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize(("given", "says"), [
-    ({"topics": "("}, "--topics: '\\(' is not a valid RE2 regular expression"),
+    ({"topics": "("}, r"--topics: '\(' is not a valid RE2 regular expression"),
     ({"name": "a/b"}, "--name 'a/b'"),
     ({"instance": ""}, "--instance ''"),
     ({"groups": ".*", "by_key": True}, "--groups with --by-key"),
 ])  # fmt: skip
 def test_settings_are_checked(given: dict[str, object], says: str) -> None:
     with pytest.raises(SettingsError, match=says):
-        settings_of("127.0.0.1:1", **{"topics": "t", **given}).check()  # type: ignore[arg-type]
+        settings_of("127.0.0.1:1", **{"topics": "t", "name": "n", **given}).check()  # type: ignore[arg-type]
 
 
 async def test_a_target_topic_with_too_few_partitions_is_given_more(both: LocalCluster, topic: str) -> None:
