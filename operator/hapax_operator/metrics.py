@@ -22,6 +22,8 @@ USERS_FAILED: Final = counter(
 MIRRORS_RECONCILED: Final = counter("hapax_operator_mirror_reconciles_total", "Reconciliations of a Mirror.")
 MIRRORS_FAILED: Final = counter(
     "hapax_operator_mirror_reconcile_failures_total", "Reconciliations of a Mirror that failed and are retried.")
+MIRRORS_NOT_READY: Final = gauge(
+    "hapax_operator_mirrors_not_ready", "Mirrors that are not ready, without those that are suspended.")
 
 ETCD_SETTLED: Final = gauge("hapax_etcd_settled", "1 while etcd has all its members, and all are healthy.")
 ETCD_WANTED: Final = gauge("hapax_etcd_members_wanted", "Wanted members of etcd.")

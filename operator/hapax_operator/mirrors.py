@@ -17,7 +17,7 @@ from hapax_operator.api import KubeApi, KubeRefused, KubeUnavailable
 from hapax_operator.clusters import Clusters
 from hapax_operator.conditions import Condition
 from hapax_operator.event_writer import EventWriter
-from hapax_operator.metrics import MIRRORS_FAILED, MIRRORS_RECONCILED
+from hapax_operator.metrics import MIRRORS_FAILED, MIRRORS_NOT_READY, MIRRORS_RECONCILED
 from hapax_operator.mirror_pods import beside, deployment_seen, pod_seen, selector, user_seen
 from hapax_operator.mirror_reports import ReportReader
 from hapax_operator.mirror_resource import MirrorResource, read_mirror
@@ -57,6 +57,8 @@ class MirrorReconciler:
         self._tasks: list[Task] = []
         self._count = metrics.counter(MIRRORS_RECONCILED)
         self._failed = metrics.counter(MIRRORS_FAILED)
+        self._not_ready: set[Ref] = set()
+        metrics.observe(MIRRORS_NOT_READY, lambda: len(self._not_ready))
 
     def start(self) -> None:
         self._tasks = [supervision.keep(self._work, "mirrors", self._random, index) for index in range(_WORKERS)]
@@ -93,6 +95,7 @@ class MirrorReconciler:
         known = self._all.get(ref)
         if known is not None and known.meta.uid == uid:
             del self._all[ref]
+            self._not_ready.discard(ref)
             self._forget(known)
 
     def _known_as(self, mirror: MirrorResource) -> None:
@@ -128,6 +131,8 @@ class MirrorReconciler:
             seen = await self._seen(mirror)
             others = [each for each in self._all.values() if self._clusters.owns(each.meta)]
             planned = plan_mirror(mirror, others, seen, self._access.file.policy)
+            ready = mirror.suspend or any(each[:2] == ("Ready", "True") for each in planned.conditions)
+            (self._not_ready.discard if ready else self._not_ready.add)(ref)
             if mirror != self._all.get(ref):
                 continue
             if planned.actions and not confirmed:
