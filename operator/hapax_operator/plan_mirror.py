@@ -219,7 +219,7 @@ def _reachable(seen: MirrorSeen) -> Condition:
     if not seen.reports:
         return Condition("SourceReachable", "Unknown", "NoReport", "no copier has reported yet")
     faults = sorted({each.source_error for each in seen.reports.values() if each.source_error})
-    if len(faults) and all(each.source_error for each in seen.reports.values()):
+    if faults and all(each.source_error for each in seen.reports.values()):
         return Condition("SourceReachable", "False", "SourceUnreachable", "; ".join(faults)[:1024])
     return Condition("SourceReachable", "True", "Answers", "the copiers read from the source")
 

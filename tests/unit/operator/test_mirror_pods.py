@@ -95,6 +95,7 @@ def test_its_user_may_do_what_the_copy_needs_and_no_more() -> None:
     acls = user(mirror(topics=["*"], prefix="shop.old.", groups=["shop.g"]), "")["spec"]["acls"]
     assert [(each["type"], each["name"], each["pattern"], each["operations"]) for each in acls] == [
         ("Topic", "shop.old.", "Prefixed", ["Read", "Write", "Create", "Alter", "DescribeConfigs"]),
+        ("Topic", "hapax-copy.shop.orders.", "Prefixed", ["Read", "Write", "Create", "Alter", "DescribeConfigs"]),
         ("Group", "hapax-copy.shop.orders", "Literal", ["Read"]), ("Group", "shop.g", "Literal", ["Read"]),
         ("TransactionalId", "hapax-copy.shop.orders.", "Prefixed", ["Write"])]
     by_key = user(mirror(topics=["*"], partitioning="ByKey"), "")["spec"]["acls"]

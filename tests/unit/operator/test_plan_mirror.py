@@ -21,7 +21,8 @@ from hapax_operator.resources import PAUSE
 from .mirror_bodies import COPIERS, mirror
 
 OWN = ["{namespace}.*", "hapax-copy.{namespace}.*"]
-POLICY = read_policy({"namespaces": [{"names": ["*"], "topics": OWN, "groups": OWN, "transactionalIds": OWN}]})
+POLICY = read_policy({"namespaces": [
+    {"names": ["*"], "topics": OWN, "groups": OWN, "transactionalIds": OWN}, {"names": ["shop"], "topics": ["legacy"]}]})
 PODS = (PodSeen("a", "uid-a", "10.0.0.1", True), PodSeen("b", "uid-b", "10.0.0.2", True))
 STARTED = 1_767_225_600_000
 
@@ -154,6 +155,7 @@ def test_a_deleted_mirror_changes_nothing() -> None:
     ({"topics": ["pay.orders"]}, "the topic pay.orders"),
     ({"topics": ["*"]}, "the topics *"),
     ({"topics": ["sho*"]}, "the topics sho*"),
+    ({"topics": ["legacy*"]}, "the topics legacy*"),
     ({"topics": ["shop.*"], "prefix": "x."}, "the topics x.shop.*"),
     ({"topics": ["shop.orders"], "groups": ["other"]}, "the group other"),
     ({"topics": ["shop.orders"], "groups": ["shop*"]}, "the groups shop*"),
@@ -170,7 +172,7 @@ def test_what_the_namespace_may_not_own_is_not_written(spec: dict[str, Any], why
 
 
 @pytest.mark.parametrize("spec", [
-    {"topics": ["a", "b*"], "prefix": "shop."}, {"topics": ["*"], "prefix": "shop.old."},
+    {"topics": ["legacy"]}, {"topics": ["a", "b*"], "prefix": "shop."}, {"topics": ["*"], "prefix": "shop.old."},
     {"topics": ["shop.*"], "groups": ["shop.readers", "shop.x*"]},
     {"topics": ["*"], "groups": ["*"], "target": {"bootstrapServers": "elsewhere:9092"}},
 ])
