@@ -41,7 +41,8 @@ class Report(NamedTuple):
     records: int
     """Copied since then."""
     source_error: str = ""
-    """Why the source cannot be reached; empty: it can."""
+    """Why the source cannot be reached; empty: it can, or is not known."""
+    target_error: str = ""
     topics: tuple[TopicState, ...] = ()
 
     @property
@@ -72,7 +73,7 @@ def read_report(text: bytes) -> Report:
         body = json.loads(text)
         return Report(
             _whole(body["startedMs"]), _whole(body["records"]), str(body.get("sourceError") or "")[:1024],
-            tuple(_topic(each) for each in body["topics"]))
+            str(body.get("targetError") or "")[:1024], tuple(_topic(each) for each in body["topics"]))
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"no report of a copier: {error!r}") from error
 

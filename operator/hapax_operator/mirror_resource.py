@@ -104,8 +104,8 @@ class MirrorResource:
 
     @property
     def own_topics(self) -> tuple[Names, ...]:
-        """Those by which copiers share the source's partitions, where the target's do not correspond to them, and the one
-        by which they translate the positions of groups."""
+        """Those by which copiers share the source's partitions, where the target's do not correspond to them, and the
+        one by which they translate the positions of groups."""
         return (self.own_ids,) if self.partitioning == BY_KEY or self.groups else ()
 
     @property

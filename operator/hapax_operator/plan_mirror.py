@@ -192,6 +192,8 @@ def _ready(
         return no("Starting", "the copiers are being made")
     if (reachable := _reachable(seen)).status == "False":  # then copiers are not ready either
         return no(reachable.reason, reachable.message)
+    if away := _of_all(each.target_error for each in seen.reports.values()):
+        return no("TargetUnreachable", away)
     if running.ready < mirror.replicas:
         why = "; ".join(filter(None, (running.failure, *sorted({each.problem for each in seen.pods}))))
         return no("CopiersNotReady", f"{running.ready} of {mirror.replicas} copiers are ready{why and ': '}{why}")
@@ -218,10 +220,15 @@ def _reachable(seen: MirrorSeen) -> Condition:
     """It answers if it answers one copier: a copier that is cut off is a matter of its own partitions."""
     if not seen.reports:
         return Condition("SourceReachable", "Unknown", "NoReport", "no copier has reported yet")
-    faults = sorted({each.source_error for each in seen.reports.values() if each.source_error})
-    if faults and all(each.source_error for each in seen.reports.values()):
-        return Condition("SourceReachable", "False", "SourceUnreachable", "; ".join(faults)[:1024])
+    if away := _of_all(each.source_error for each in seen.reports.values()):
+        return Condition("SourceReachable", "False", "SourceUnreachable", away)
     return Condition("SourceReachable", "True", "Answers", "the copiers read from the source")
+
+
+def _of_all(errors: Iterable[str]) -> str:
+    """Empty unless each copier has one."""
+    told = list(errors)
+    return "; ".join(sorted(set(told)))[:1024] if told and all(told) else ""
 
 
 def _blocked(topics: Sequence[TopicState]) -> Condition:

@@ -140,8 +140,8 @@ MUTANTS = (
     ),
     Mutant(
         "a source that one copier does not reach is away for the Mirror", PAGE, OPERATOR + "plan_mirror.py",
-        "    if faults and all(each.source_error for each in seen.reports.values()):\n",
-        "    if faults:\n",
+        'if told and all(told) else ""',
+        'if any(told) else ""',
         (PLAN,),
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import signal
 import sys
@@ -59,7 +60,7 @@ def copy(
     source_config: Annotated[Path | None, typer.Option("--from-config", metavar="FILE", help=_SOURCE_CONFIG)] = None,
     target_config: Annotated[Path | None, typer.Option("--to-config", metavar="FILE", help=_TARGET_CONFIG)] = None,
     metrics_port: Annotated[
-        int, typer.Option(help="Port of /metrics, /healthz and /readyz. 0: none.", min=0, max=65535)
+        int, typer.Option(help="Port of /metrics, /status, /healthz and /readyz. 0: none.", min=0, max=65535)
     ] = 0,
     metrics_host: Annotated[str, typer.Option(help="Address on which this port listens.")] = "127.0.0.1",
     as_json: AsJson = False,
@@ -101,7 +102,8 @@ async def _run(settings: CopySettings, host: str, port: int) -> list[PartitionRe
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, copier.stop)
-    health = HealthServer(copier.metrics.metrics, copier.waits_for)
+    health = HealthServer(
+        copier.metrics.metrics, copier.waits_for, pages={"/status": lambda: json.dumps(copier.report()).encode()})
     if port:
         try:
             await health.start(host, port)

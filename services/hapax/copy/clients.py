@@ -41,10 +41,12 @@ class Clients:
         """The membership in the copy's group. It reads no records."""
         self.lookup = Consumer({**known_to("c", settings.target), "isolation.level": "read_committed"}, ports=ports)
         """Reads the copy's own topic."""
+        self.source_answers = False
 
     async def start(self) -> None:
         """Raises HapaxError."""
         await self.source.start()
+        self.source_answers = True
         await self.target.start()
         await self.reading.start()
         await self.group.start()

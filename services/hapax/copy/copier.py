@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hapax.client.backoff import Backoff
 from hapax.client.coordination import OffsetAndMetadata
@@ -28,6 +28,7 @@ from hapax.copy.groups import GroupPositions
 from hapax.copy.load import Load
 from hapax.copy.metrics import CopyCounts
 from hapax.copy.reader import Reader, Reading
+from hapax.copy.report import silence, topic_reports
 from hapax.copy.settings import CopySettings
 from hapax.copy.shares import Shares, name_of
 from hapax.copy.topics import Topics
@@ -80,6 +81,9 @@ class Copier:
         self._settings = settings
         self._ports = ports or RealPorts()
         self._stopping = self._fenced = self._connected = False
+        self._started_ms = self._ports.clock.now_ms()
+        self._unreached = {"sourceError": "", "targetError": ""}
+        """Why the clusters could not be connected to; empty: they could, or it has not been tried."""
         self._news = asyncio.Event()
         self._ends: dict[TopicPartition, int] = {}
         """Of a copy that does not follow, by share."""
@@ -145,11 +149,14 @@ class Copier:
                 if str(error) != said:
                     log.warning("waiting for both clusters: %s", error)
                 said = str(error)
+                side, other = ("targetError", "sourceError")[::1 if self._clients.source_answers else -1]
+                self._unreached = {side: said, other: ""}
                 await self._close()
                 self._compose()
                 await asyncio.sleep(backoff.seconds())
                 continue
             self._connected = True
+            self._unreached = {"sourceError": "", "targetError": ""}
             self._progress_ms = self._now()
             if self._settings.follow:
                 self._tasks = [supervision.keep(self._discover_for_ever, "copy-discover", self._ports.random)]
@@ -170,6 +177,14 @@ class Copier:
     def waits_for(self) -> str:
         """What the copier waits for before it copies. Empty: it copies."""
         return "" if self._connected else "both clusters have not answered yet"
+
+    def report(self) -> dict[str, Any]:
+        """What /status tells. `startedMs`: in ms since 1970; `records`: copied since then."""
+        told = {"startedMs": self._started_ms, "records": sum(each.records for each in self._shares.counts.values())}
+        if not self._connected:
+            return {**told, **self._unreached, "topics": []}
+        return {**told, "sourceError": silence(self._shares, self._now()), "targetError": "",
+                "topics": topic_reports(self._settings, self._shares, self._topics)}
 
     def results(self) -> list[PartitionResult]:
         found = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -101,7 +101,12 @@ class HealthServer:
     does the same for the data that the service has to catch up with.
     """
 
-    def __init__(self, metrics: Metrics, ready: Callable[[], str], in_sync: Callable[[], str] = lambda: "") -> None:
+    def __init__(
+        self, metrics: Metrics, ready: Callable[[], str], in_sync: Callable[[], str] = lambda: "",
+        pages: Mapping[str, Callable[[], bytes]] | None = None,
+    ) -> None:
+        """`pages`: further paths, and what they answer: JSON."""
+        self._pages = pages or {}
         self._metrics = metrics
         self._ready = ready
         self._in_sync = in_sync
@@ -166,7 +171,9 @@ class HealthServer:
             return ("503 Service Unavailable", waits_for.encode() + b"\n") if waits_for else ("200 OK", b"ok\n")
         if path == "/metrics":
             return "200 OK", await self._metrics.render_gently()
-        return "404 Not Found", b"/healthz, /readyz, /syncz, /metrics\n"
+        if page := self._pages.get(path):
+            return "200 OK", page()
+        return "404 Not Found", ", ".join(("/healthz", "/readyz", "/syncz", "/metrics", *self._pages)).encode() + b"\n"
 
 
 async def _closed(writer: asyncio.StreamWriter) -> None:

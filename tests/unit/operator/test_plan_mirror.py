@@ -22,13 +22,14 @@ from .mirror_bodies import COPIERS, mirror
 
 OWN = ["{namespace}.*", "hapax-copy.{namespace}.*"]
 POLICY = read_policy({"namespaces": [
-    {"names": ["*"], "topics": OWN, "groups": OWN, "transactionalIds": OWN}, {"names": ["shop"], "topics": ["legacy"]}]})
+    {"names": ["*"], "topics": OWN, "groups": OWN, "transactionalIds": OWN},
+    {"names": ["shop"], "topics": ["legacy"]}]})
 PODS = (PodSeen("a", "uid-a", "10.0.0.1", True), PodSeen("b", "uid-b", "10.0.0.2", True))
 STARTED = 1_767_225_600_000
 
 
 def report(records: int = 0, *topics: TopicState, started: int = STARTED, error: str = "") -> Report:
-    return Report(started, records, error, topics)
+    return Report(started, records, error, topics=topics)
 
 
 def running(described: MirrorResource, own_user: bool = False, **changes: Any) -> DeploymentSeen:
@@ -116,6 +117,14 @@ def test_a_source_is_away_when_no_copier_reaches_it() -> None:
     for found in (none, replace(none, deployment=running(described, ready=0))):
         planned = plan(described, found)
         assert condition(planned) == condition(planned, "SourceReachable") == ("False", "SourceUnreachable")
+
+
+def test_a_target_that_is_away_is_named_too() -> None:
+    described = mirror()
+    planned = plan(described, seen(described, deployment=running(described, ready=0), reports={
+        "uid-a": Report(STARTED, 0, target_error="no answer")}))
+    assert condition(planned) == ("False", "TargetUnreachable") and planned.conditions[0].message == "no answer"
+    assert condition(planned, "SourceReachable")[0] == "True"
 
 
 def test_copiers_that_do_not_come_up_say_why() -> None:
