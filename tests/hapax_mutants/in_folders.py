@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from hapax_mutants.mutant import Mutant, unit
 
+CLOSED = "rule 25: a replica that went away neither acknowledges nor ends the process"
+
 MUTANTS = (
     Mutant(
         "a file counts as synced by its size", "rule 25: it was cut and grew to the same size while the sync ran",
@@ -69,6 +71,36 @@ MUTANTS = (
         "        writing = self._off_loop(_write_atomically, path, data)\n",
         "        writing = self._disk.off_loop(_write_atomically, self._disk._fd, os.path.join(self.path, path), data)\n",
         (unit("broker/test_partitions.py"),),
+    ),
+    Mutant(
+        "what is synced of a log that was closed meanwhile is told", CLOSED, "log/segment_log.py",
+        "        if self._closed:\n            return\n",
+        "",
+        (unit("log/test_segment_log.py"), unit("broker/test_commit.py")),
+    ),
+    Mutant(
+        "a sync whose log is closed meanwhile succeeds", CLOSED, "log/segment_log.py",
+        "        self._check_open()\n        self.finish_sync(unsynced)\n",
+        "        self.finish_sync(unsynced)\n",
+        (unit("log/test_segment_log.py"),),
+    ),
+    Mutant(
+        "a log that was closed is written to", CLOSED, "log/segment_log.py",
+        "        self._check_open()\n        if self._torn:\n",
+        "        if self._torn:\n",
+        (unit("log/test_segment_log.py"),),
+    ),
+    Mutant(
+        "a write to a replica that went away makes the disk suspect", CLOSED, "broker/storage.py",
+        "        if partition.storage_error or isinstance(error, FolderClosed):\n",
+        "        if partition.storage_error:\n",
+        (unit("broker/test_storage.py"),),
+    ),
+    Mutant(
+        "a write to a replica that went away is refused as by a broken disk", CLOSED, "broker/replica.py",
+        "        except FolderClosed as closed:\n",
+        "        except NotADirectoryError as closed:\n",
+        (unit("broker/test_replica.py"),),
     ),
     Mutant(
         "a torn tail that could not be cut is forgotten", "rule 13", "log/segment_log.py",

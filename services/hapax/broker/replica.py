@@ -64,6 +64,7 @@ from hapax.log.segment import Segment
 from hapax.log.segment_log import SegmentLog
 from hapax.log.soundness import Damage, Damaged
 from hapax.runtime import telemetry
+from hapax.runtime.ports import FolderClosed
 from hapax.runtime.settings import Settings
 
 log = telemetry.logger("partition")
@@ -440,6 +441,8 @@ class Replica:
         base_offset = header.base_offset
         try:
             self.log.append(batch, base_offset, base_offset + header.last_offset_delta, header.max_timestamp)
+        except FolderClosed as closed:
+            raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the replica has left this node") from closed
         except OSError as error:
             self.context.storage.failed(self, error)
             self.machine.note_refused(header)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from hapax.runtime import supervision, telemetry
-from hapax.runtime.ports import Disk, Randomness, Task
+from hapax.runtime.ports import Disk, FolderClosed, Randomness, Task
 
 log = telemetry.logger("storage")
 
@@ -45,8 +45,9 @@ class StorageGuard:
         self._prober: Task | None = None
 
     def failed(self, partition: Refusing, error: OSError) -> None:
-        """A write of the partition failed, and its torn tail was cut. The partition refuses writes from now on."""
-        if partition.storage_error:
+        """A write of the partition failed, and its torn tail was cut. The partition refuses writes from now on. A log
+        that was closed, because its replica went away, says nothing of the disk."""
+        if partition.storage_error or isinstance(error, FolderClosed):
             return
         partition.storage_error = describe(error)
         self._refusing.append(partition)

@@ -7,6 +7,7 @@ starts. A name, an index entry or a snapshot is never durable before the bytes t
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -134,8 +135,9 @@ class SegmentLog(SegmentList):
     def append(self, batch: Bytes, base_offset: int, last_offset: int, timestamp: int) -> None:
         """Writes one batch, whose offsets are final, at the end of the log. `timestamp` is its maximum timestamp.
 
-        Raises OSError if the disk is full or broken. The log then ends where it ended before.
+        Raises OSError if the disk is full or broken. The log then ends where it ended before. Raises FolderClosed.
         """
+        self._check_open()
         if self._torn:
             self._cut_torn()
         if base_offset != self.end_offset:
@@ -229,7 +231,9 @@ class SegmentLog(SegmentList):
         return self.synced_offset < self.end_offset and not self._closed
 
     async def sync(self) -> None:
-        """Makes everything appended before the call durable. Raises SyncFailed."""
+        """Makes everything appended before the call durable. Raises SyncFailed, and FolderClosed if the log is closed
+        before the end of it."""
+        self._check_open()
         unsynced = self.begin_sync()
         try:
             for segment in unsynced.segments:
@@ -237,6 +241,7 @@ class SegmentLog(SegmentList):
             await self.sync_names()
         finally:
             self.release(unsynced)
+        self._check_open()
         self.finish_sync(unsynced)
 
     def begin_sync(self) -> Unsynced:
@@ -251,14 +256,16 @@ class SegmentLog(SegmentList):
             if segment not in self._unindexed:
                 self._unindexed.append(segment)
         self._syncs_begun += 1
-        end = self.synced_offset if self._closed else self.end_offset
-        return Unsynced(segments, list(self._unsynced.values()), end, self.cuts)
+        return Unsynced(segments, list(self._unsynced.values()), self.end_offset, self.cuts)
 
     def release(self, unsynced: Unsynced) -> None:
         for segment in unsynced.segments:
             segment.release()
 
     def finish_sync(self, unsynced: Unsynced) -> None:
+        """Does nothing if the log has been closed."""
+        if self._closed:
+            return
         for segment, generation in zip(unsynced.segments, unsynced.generations, strict=True):
             if self._unsynced.get(segment) == generation:
                 del self._unsynced[segment]
@@ -301,7 +308,7 @@ class SegmentLog(SegmentList):
         """Makes `snapshot`, the state as of `offset`, the starting point of recovery's scan.
 
         Raises OSError if the disk is full. Nothing is lost in that case, and the next checkpoint makes up for it.
-        Raises SyncFailed.
+        Raises SyncFailed, FolderClosed.
         """
         if self._torn:
             self._cut_torn()  # recovery does not look for torn bytes after a clean stop
@@ -536,3 +543,7 @@ class SegmentLog(SegmentList):
         for segment in self.segments:
             segment.drop(remove=False)
         self.folder.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise FolderClosed(errno.ENOENT, "the log was closed", self.folder.path)

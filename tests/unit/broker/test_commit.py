@@ -73,6 +73,20 @@ async def test_a_log_that_is_closed_while_it_waits_for_its_sync_stops_no_other(d
     assert not gone.log.needs_sync and not committer.queued
 
 
+async def test_what_is_synced_of_a_log_that_was_closed_meanwhile_is_not_told(disk: FaultyDisk) -> None:
+    committer = Committer(disk, lambda reason: pytest.fail(reason))
+    gone, stays = Partition(disk, 0), Partition(disk, 1)
+    disk.hold_syncs()
+    for partition in (gone, stays):
+        partition.write(committer)
+    while not disk.syncs:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    gone.log.close()
+    disk.release()
+    await committer.drain()
+    assert (gone.durable, stays.durable) == ([0], [1])
+
+
 async def test_a_write_just_after_the_last_round_is_not_forgotten(disk: FaultyDisk) -> None:
     """A lane that is about to close must not be taken for one that will look again."""
     committer = Committer(disk, lambda reason: pytest.fail(reason))

@@ -191,6 +191,23 @@ async def test_a_full_disk_refuses_writes_until_there_is_space_and_loses_nothing
     assert harness.fatal == []
 
 
+async def test_writes_to_a_replica_that_went_away_are_sent_to_the_new_leader(harness: Harness) -> None:
+    """One waits for its sync when the log is closed, one comes by a call that found the replica before. Neither is
+    acknowledged, ends the process, or makes the disk suspect."""
+    harness.disk.hold_syncs()
+    waiting = harness.produce(batch())
+    while not harness.disk.syncs:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await harness.replica.close(checkpoint=False)
+    harness.disk.release()
+    await harness.committer.drain()
+    late = await harness.produced(batch())
+    internal = await harness.calls.result(harness.produce_internal(batch()))
+    assert [(await harness.calls.result(waiting)).error, late.error, internal.error] == [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3
+    assert (harness.fatal, harness.storage._prober, harness.replica.storage_error) == ([], None, "")
+
+
 async def test_batches_behind_a_refused_one_do_not_overtake_it(harness: Harness) -> None:
     """A new producer's first batch met a full disk; its second must not be taken for its first."""
     harness.disk.full = True

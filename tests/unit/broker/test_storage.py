@@ -15,6 +15,7 @@ from hapax.broker.storage import StorageGuard
 from hapax.log.config import LogConfig
 from hapax.log.segment_log import SegmentLog
 from hapax.runtime.disk import open_folder
+from hapax.runtime.ports import FolderClosed
 from unit.broker.broker_fixtures import FaultyDisk
 
 
@@ -49,6 +50,15 @@ async def test_a_full_disk_is_told_and_its_end_too(tmp_path: Path, monkeypatch: 
     await standings.are("full disk", "")
     assert not partition.storage_error
     await guard.close()
+
+
+async def test_a_replica_that_went_away_says_nothing_of_the_disk(tmp_path: Path) -> None:
+    """Else this broker gave up all that it leads because one replica moved to another."""
+    standings = Standings()
+    guard = StorageGuard(open_folder(str(tmp_path)), random.Random(1), standings)
+    partition = Partition()
+    guard.failed(partition, FolderClosed(errno.ENOENT, "the log was closed", "t-0"))
+    assert (standings.said, partition.storage_error) == ([], "")
 
 
 async def test_a_sync_that_takes_too_long_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 
@@ -10,9 +11,11 @@ import pytest
 from hapax.codec.batch import iterate_batches
 from hapax.log.config import LogConfig
 from hapax.log.reading import Cold
+from hapax.log.segment import LogRange
 from hapax.log.segment_log import SegmentLog
 from hapax.log.times import find_max_timestamp, find_timestamp
 from hapax.runtime.disk import RealDisk, RealFile
+from hapax.runtime.ports import FolderClosed
 from unit.log.log_fixtures import FOLDER, append, batch, reopen
 
 
@@ -117,6 +120,40 @@ async def test_two_syncs_at_once_do_not_believe_one_another(log: SegmentLog) -> 
     append(log)
     first, second = log.begin_sync(), log.begin_sync()
     assert first.segments == second.segments == [log.active]
+
+
+async def test_a_log_that_was_closed_says_so_and_promises_nothing(log: SegmentLog) -> None:
+    """Its replica went away. Neither a raw error of a closed file, which looks like a broken disk's, nor success."""
+    append(log)
+    await log.sync()
+    append(log)
+    reader = log.read(0, 1000, 1, warmed=True).range
+    assert reader is not None
+    running = log.begin_sync()
+    log.close()
+    log.release(running)
+    log.finish_sync(running)
+    assert (log.synced_offset, log.needs_sync) == (1, False)
+    with pytest.raises(FolderClosed):
+        await log.sync()
+    with pytest.raises(FolderClosed):
+        await log.checkpoint(2, b"")
+    for _ in range(2):  # also while the file is still open for a reader
+        with pytest.raises(FolderClosed):
+            append(log)
+        assert log.end_offset == 2
+        reader.release()
+        reader = LogRange(log.active, 0, 0)
+
+
+async def test_a_sync_whose_log_is_closed_meanwhile_is_not_done(log: SegmentLog) -> None:
+    append(log)
+    syncing = asyncio.ensure_future(log.sync())
+    await asyncio.sleep(0)  # it has begun
+    log.close()
+    with pytest.raises(FolderClosed):
+        await syncing
+    assert log.synced_offset == 0
 
 
 @pytest.mark.parametrize("cut_fails", [False, True])
