@@ -110,22 +110,25 @@ def test_a_task_that_fails_and_is_tried_again_writes_once(
                 found = consumer.poll(1)
                 mine = found is not None and not found.error() and int(found.value()[1:]) % 2 == 0
             consumer.close()
-            marker.touch()
+            if mine:
+                marker.touch()
             raise RuntimeError("the first attempt dies here, with records written")
-        return bytes(value)
+        return bytes(value) + b"." * 4000  # a worker keeps small answers back
 
-    columns = (F.expr(PADDED), fails_once("value").alias("value"))
+    padded = fails_once("value").alias("padded")
+    columns = (PADDED, "binary(substring_index(string(padded), '.', 1)) as value")
     if streaming:
         source = spark.readStream.format("hapax").option("kafka.bootstrap.servers", cluster.bootstrap)
-        rows = source.option("subscribe", topics[0]).option("startingOffsets", "earliest").load().select(*columns)
+        rows = source.option("subscribe", topics[0]).option("startingOffsets", "earliest").load()
+        rows = rows.select("key", padded).selectExpr(*columns)
         query = rows.writeStream.format("hapax").option("kafka.bootstrap.servers", cluster.bootstrap)
         query = query.option("topic", topics[1]).option("checkpointLocation", str(tmp_path / "checkpoint"))
         query = query.option("kafka.buffer.memory", SMALL_BUFFER)
         query.trigger(availableNow=True).start().awaitTermination()
     else:
-        rows = reading(spark, cluster, topics[0]).select(*columns)
+        rows = reading(spark, cluster, topics[0]).select("key", padded).selectExpr(*columns)
         write(rows, cluster, topics[1], **{"kafka.buffer.memory": SMALL_BUFFER})
-    assert marker.exists(), "no attempt failed: the test proved nothing"
+    assert marker.exists(), "no attempt failed with records written: the test proved nothing"
     assert values(cluster, topics[1]) == EVERYTHING
     assert len(values(cluster, topics[1], "read_uncommitted")) > 300, "the first attempt wrote nothing"
 

@@ -104,6 +104,9 @@ def test_what_retention_deletes_under_a_batch_that_was_planned_is_not_lost_in_si
     forget(forgetful, "planned")
     with pytest.raises(Exception, match=r"Records 0 to \d+ of planned-0 were deleted before they were read"):
         stream(spark, forgetful, topics, tmp_path).awaitTermination()
+    with Admin({"bootstrap.servers": forgetful.bootstrap}) as admin:
+        for left in admin.list_transactions(states=["Ongoing"]):  # not after its time-out, which is a minute
+            admin.fence_and_abort(left.transactional_id)
     assert values(forgetful, "planned-copies") == []
 
 
