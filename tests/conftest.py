@@ -69,18 +69,26 @@ def end_clusters(clusters: list[LocalCluster]) -> None:
     assert faults == []
 
 
-# Tests that run services as separate processes, by folder: two queues, in each of which one test runs at a time. Both
-# take about the same time, and each has a real Spark.
-_PROCESSES = {
-    "chaos": 1, "copying": 1, "integration": 1, "upgrade": 1, "examples": 1,
-    "integration/spark_people": 2, "clients": 2, "security": 2, "kubernetes": 2, "kubernetes_nodes": 2,
-}  # fmt: skip
-
-
-def _queue(nodeid: str) -> int:
-    """0: it needs no other process."""
-    first, second, *_ = (*nodeid.removeprefix("tests/").split("/"), "")
-    return _PROCESSES.get(f"{first}/{second}", _PROCESSES.get(first, 0))
+_PROCESSES = (
+    "chaos", "clients", "copying", "examples", "integration", "kubernetes", "kubernetes_nodes", "security", "upgrade",
+)  # fmt: skip
+"""Folders of tests that run services as separate processes. They come after the others."""
+_LONG = (
+    "kubernetes/test_etcd_size.py", "integration/test_spark_faults.py", "chaos/test_chaos.py",
+    "integration/spark_people/test_reading.py", "kubernetes/test_certificates.py",
+    "integration/spark_people/test_tokens.py", "integration/test_load.py", "integration/test_native_groups.py",
+    "integration/spark_people/test_upserts.py", "integration/spark_people/test_for_each_batch.py",
+    "clients/test_native_against_kafka.py", "clients/test_foreign_clients.py",
+    "integration/test_spark_object_store.py", "integration/spark_people/test_writing.py", "integration/test_groups.py",
+    "clients/test_sasl_clients.py", "integration/spark_matrix/test_matrix.py", "integration/test_spark_errors.py",
+    "kubernetes/test_crashes.py", "kubernetes/test_cert_manager.py",
+)  # fmt: skip
+"""Files of these folders that take about a minute or more. They come first, so that all workers end at about the same
+time."""
+_BY_TEST = ("kubernetes/test_etcd_size.py",)
+"""Files whose tests share nothing, and together take longer than a worker's share."""
+_AT_ONE_WORKER = "kubernetes_nodes"
+"""All tests of this folder have the same machines."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -88,21 +96,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     again = [nodeid for nodeid, times in Counter(item.nodeid for item in items).items() if times > 1]
     if again:
         raise pytest.UsageError(f"several tests have one name: {', '.join(again)}")
-    items.sort(key=lambda item: _queue(item.nodeid))  # the sort is stable: otherwise in the order of collection
+    items.sort(key=lambda item: _place(item.nodeid))  # the sort is stable: otherwise in the order of collection
 
 
-class Queues(LoadScopeScheduling):
-    """The order in which `pytest -n 2` hands tests to its workers: first files that need no processes, one after
-    another, then one queue to each worker. (xdist's own groups, `--dist loadgroup`, do not reach the scheduler under
-    pytest 9.2.)"""
+def _place(nodeid: str) -> int:
+    """0: it needs no other process; else its place among those that do."""
+    path = nodeid.removeprefix("tests/").split("::")[0]
+    if path.split("/")[0] not in _PROCESSES:
+        return 0
+    return 1 + (_LONG.index(path) if path in _LONG else len(_LONG))
+
+
+class FileByFile(LoadScopeScheduling):
+    """How `pytest -n 2` hands tests to its workers: the next file to the one that has (nearly) ended its last. So what
+    the tests of a file share is made once, and at most as many tests as there are workers have processes. (xdist's own
+    groups, `--dist loadgroup`, do not reach the scheduler under pytest 9.2.)"""
 
     def _split_scope(self, nodeid: str) -> str:
-        return str(_queue(nodeid) or nodeid.split("::")[0])
+        path = nodeid.removeprefix("tests/").split("::")[0]
+        if path.startswith(f"{_AT_ONE_WORKER}/"):
+            return _AT_ONE_WORKER
+        return nodeid if path in _BY_TEST else path
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Queues:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileByFile:
     config.option.loadscopereorder = False
-    return Queues(config, log)
+    return FileByFile(config, log)
 
 
 @pytest.fixture
