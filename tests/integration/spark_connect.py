@@ -18,7 +18,7 @@ from hapax_spark import HapaxDataSource, upserts
 
 def main(bootstrap: str, source: str, target: str, checkpoint: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    spark = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
     spark.dataSource.register(HapaxDataSource)
     where = {"kafka.bootstrap.servers": bootstrap}
     rows = spark.read.format("hapax").options(**where, subscribe=source).load()
