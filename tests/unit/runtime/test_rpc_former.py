@@ -217,7 +217,7 @@ def test_a_client_sends_no_faster_than_the_grpc_server_takes_even_its_first_byte
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A transport pauses its writer once. Where that is passed over, all that the client sends is held in memory."""
-    begin, rest = b"PRI " + bytes(60_000), bytes(8_000_000)
+    begin, rest = b"PRI " + bytes(60_000), bytes(300_000)
     pipes: list[_Pipe] = []
     paused: list[_Pipe] = []
     once_paused = asyncio.Event()
@@ -256,6 +256,7 @@ def test_a_client_sends_no_faster_than_the_grpc_server_takes_even_its_first_byte
                 outer, inner = pipes
                 assert paused == [inner]
                 assert outer._transport is not None and not outer._transport.is_reading()
+                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
                 taken = 0
                 while taken < len(begin + rest):  # it goes on as the server takes more
                     taken += len(await loop.sock_recv(accepted, 1 << 20))
