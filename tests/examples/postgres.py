@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -26,8 +26,35 @@ _USER: Final = "postgres"
 class Postgres:
     """A running server. It listens on a socket in its own folder only."""
 
-    def __init__(self, socket: Path) -> None:
-        self._socket = socket
+    def __init__(self, binaries: Path, folder: Path, user: str | None, settings: Sequence[str]) -> None:
+        self._binaries, self._socket, self._user = binaries, folder, user
+        self._settings = [f"unix_socket_directories={folder}", "listen_addresses=", "fsync=off", *settings]
+
+    def create(self) -> None:
+        subprocess.run(
+            [self._binaries / "initdb", "--pgdata", self._socket / "data", "--username", _USER, "--auth", "trust",
+             "--no-sync"],
+            user=self._user, cwd=self._socket, check=True, capture_output=True, timeout=60)
+
+    def start(self) -> None:
+        log = self._socket / "log"
+        options = [part for each in self._settings for part in ("-c", each)]
+        with log.open("wb") as output:
+            self._server = subprocess.Popen(
+                [self._binaries / "postgres", "-D", self._socket / "data", *options], user=self._user, cwd=self._socket,
+                stdout=output, stderr=output, preexec_fn=_end_with_parent)
+        wait_until(
+            lambda: self._server.poll() is not None or "ready to accept" in log.read_text(), "PostgreSQL", 60)
+        assert self._server.poll() is None, log.read_text()
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """SIGINT ends its connections; after SIGQUIT it recovers at the next start, as after a crash."""
+        self._server.send_signal(how)
+        self._server.wait(30)
+
+    def kill_and_start(self) -> None:
+        self.stop(signal.SIGQUIT)
+        self.start()
 
     def url(self, schema: str = "public", **session: str) -> str:
         """Tables without a schema in their name are in this one. `session`: settings of its sessions."""
@@ -74,24 +101,13 @@ def running_postgres(*settings: str) -> Iterator[Postgres]:
     try:
         if user is not None:
             shutil.chown(folder, user)
-        data = folder / "data"
-        subprocess.run(
-            [binaries / "initdb", "--pgdata", data, "--username", _USER, "--auth", "trust", "--no-sync"], user=user,
-            cwd=folder, check=True, capture_output=True, timeout=60)
-        options = [f"unix_socket_directories={folder}", "listen_addresses=", "fsync=off", *settings]
-        with (folder / "log").open("wb") as log:
-            server = subprocess.Popen(
-                [binaries / "postgres", "-D", data, *(part for each in options for part in ("-c", each))], user=user,
-                cwd=folder, stdout=log, stderr=log, preexec_fn=_end_with_parent)
+        server = Postgres(binaries, folder, user, settings)
+        server.create()
+        server.start()
         try:
-            wait_until(
-                lambda: server.poll() is not None or "ready to accept" in (folder / "log").read_text(),
-                "PostgreSQL", 60)
-            assert server.poll() is None, (folder / "log").read_text()
-            yield Postgres(folder)
+            yield server
         finally:
-            server.send_signal(signal.SIGINT)  # a fast shutdown: it ends its connections
-            server.wait(30)
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

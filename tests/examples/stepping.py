@@ -34,10 +34,10 @@ import pytest
 
 from integration.waiting import wait_until
 
-SAMPLE: Final = 8
+SAMPLE: Final = 6
 PATIENT: Final = pytest.mark.timeout(7200 if os.environ.get("EXAMPLE_STEPS") else 400)
 """For tests that call `kill_everywhere`."""
-LIMIT_S: Final = 60.0
+LIMIT_S: Final = 120.0
 _PR_SET_PDEATHSIG: Final = 1
 _PRELOADED: Final = ["hapax.client.blocking", "hapax.client.leases", "hapax.client.tokens", "hapax.client.admin",
                      "argparse", "sqlite3"]

@@ -219,7 +219,7 @@ def test_operators_list_commit_and_abort_what_is_prepared(cluster_factory: Clust
         producer.send("t", value, partition=0)
         prepared = producer.prepare()
         producer.close()
-        (listed,) = json.loads(hapax(cluster, "txn", "two-phase", "--json").stdout)
+        (listed,) = json.loads(hapax(cluster, "txn", "prepared", "--json").stdout)
         assert (listed["producer_id"], listed["producer_epoch"]) == prepared
         other = hapax(cluster, "txn", verb, ID, "--prepared", f"{prepared.producer_id}:{prepared.epoch + 1}")
         assert other.returncode == 1 and f"{prepared} is Ongoing" in other.stderr
@@ -227,7 +227,7 @@ def test_operators_list_commit_and_abort_what_is_prepared(cluster_factory: Clust
         assert told.returncode == 0, told.stderr
         assert "warning: the transaction was under two-phase commit" in told.stderr
         assert committed(cluster, 0) == [b"a"]
-        assert json.loads(hapax(cluster, "txn", "two-phase", "--json").stdout) == []
+        assert json.loads(hapax(cluster, "txn", "prepared", "--json").stdout) == []
     unnamed = hapax(cluster, "txn", "commit", ID)
     assert unnamed.returncode == 2 and "--prepared" in unnamed.stderr
     again = hapax(cluster, "txn", "commit", ID, "--serial", "2")
@@ -235,6 +235,40 @@ def test_operators_list_commit_and_abort_what_is_prepared(cluster_factory: Clust
     listed = json.loads(hapax(cluster, "txn", "list", "--pattern", "dual-.*", "--json").stdout)
     assert [each["transactional_id"] for each in listed] == [ID]
     assert json.loads(hapax(cluster, "txn", "list", "--open-longer-than-ms", "0", "--json").stdout) == []
+
+
+def test_operators_decide_several_by_the_names_that_the_database_has(cluster_factory: ClusterFactory) -> None:
+    cluster = cluster_factory(brokers=1, coordinators=1, settings=SOON)
+    new_topic(cluster)
+    names = []
+    for value in (b"a", b"b"):
+        producer = Producer(client(cluster) | {"transactional.id": f"{ID}-{value.decode()}", "client.id": "shop"})
+        producer.start().begin()
+        producer.send("t", value, partition=1)
+        names.append(str(producer.prepare()))
+        producer.close()
+    listed = json.loads(hapax(cluster, "txn", "prepared", "--json").stdout)
+    assert [each["prepared"] for each in listed] == names
+    assert [each["partitions"] for each in listed] == [["t-1"], ["t-1"]]
+    assert all(each["holder"].startswith("shop 127.0.0.1") and each["open_for_ms"] >= 0 for each in listed)
+    table = hapax(cluster, "txn", "prepared").stdout
+    assert all(name in table for name in names) and "shop 127.0.0.1" in table
+    missing = hapax(cluster, "txn", "prepared", "--commit", names[0], "--abort", "77:7")
+    assert missing.returncode == 4 and "name 77:7; nothing was decided" in missing.stderr
+    assert json.loads(hapax(cluster, "txn", "prepared", "--json").stdout)[0]["prepared"] == names[0]
+    for arguments, said in (
+        (("--commit", "x"), "--commit x: not of the form"), (("--commit", names[0], "--abort", names[0]), "twice"),
+    ):
+        refused = hapax(cluster, "txn", "prepared", *arguments)
+        assert refused.returncode == 2 and said in refused.stderr
+    told = hapax(
+        cluster, "txn", "prepared", "--commit", names[1], "--abort", names[0], "--reason", "as booked", "--json")
+    assert told.returncode == 0, told.stderr
+    assert told.stderr.count("warning: the transaction was under two-phase commit") == 2
+    assert {each["prepared"]: each["state"] for each in json.loads(told.stdout)} == {
+        names[0]: "CompleteAbort", names[1]: "CompleteCommit"}
+    assert committed(cluster, 1) == [b"b"]
+    assert json.loads(hapax(cluster, "txn", "prepared", "--json").stdout) == []
 
 
 def test_a_cluster_without_two_phase_commit_refuses_it(cluster: LocalCluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -19,7 +20,7 @@ from hapax.cli.administration import (
 from hapax.client import Admin, TransactionInfo
 from hapax.client.errors import FatalError
 from hapax.client.producer import PreparedTransaction
-from hapax.client.producers import ABORT_BREAKS_PROMISE, COMMIT_BREAKS_PROMISE
+from hapax.client.producers import ABORT_BREAKS_PROMISE, COMMIT_BREAKS_PROMISE, TransactionDetail
 from hapax.core.errors import ErrorCode
 from hapax.runtime.clock import SystemClock
 
@@ -46,22 +47,6 @@ def list_transactions(
         states=state or (), producer_ids=producer_id or (), open_longer_than_ms=open_longer_than_ms, pattern=pattern))
     columns = ("transactional_id", "producer_id", "state")
     output.print_records(as_json, "", [{name: getattr(each, name) for name in columns} for each in found], columns)
-
-
-@app.command("two-phase")
-def list_two_phase(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """List the open transactions under two-phase commit, with the identities that their producers saved. They have no
-    time limit. If its producer is gone for good, end one with `hapax txn commit` or `hapax txn abort`, as the system
-    that decides it says."""
-    found = administer(bootstrap, lambda admin: admin.list_two_phase())
-    rows = [
-        {
-            "transactional_id": each.transactional_id, "producer_id": each.producer_id,
-            "producer_epoch": each.producer_epoch, "started_ms": each.started_ms, "partitions": len(each.partitions),
-        }
-        for each in found]
-    output.print_records(
-        as_json, "", rows, ("transactional_id", "producer_id", "producer_epoch", "started_ms", "partitions"))
 
 
 @app.command()
@@ -109,17 +94,14 @@ def commit(
     """Commit the open transaction of a transactional id that is under two-phase commit, in the place of its producer,
     which is fenced. Only do so if the system that decides it has committed: Hapax does not know whether it is
     prepared. Name the transaction: its program may have come back since you looked, and be writing the next one."""
-    name = _prepared(prepared)
+    name = None if prepared is None else _prepared(prepared, "--prepared")
     if (name is None) == (serial is None):
-        output.fail("give --prepared PRODUCER_ID:EPOCH, as `hapax txn two-phase` lists it, or --serial", output.USAGE)
+        output.fail("give --prepared PRODUCER_ID:EPOCH, as `hapax txn prepared` lists it, or --serial", output.USAGE)
 
     async def work(admin: Admin) -> TransactionInfo:
         wanted = serial if name is None else await _serial_of(admin, transactional_id, name)
         assert wanted is not None
-        by = f"hapax txn commit: {reason}" if reason else "hapax txn commit"
-        before = await admin.commit_prepared(transactional_id, serial=wanted, by=by, where=socket.gethostname())
-        if before.two_phase and before.serial == wanted:
-            output.note(f"warning: {COMMIT_BREAKS_PROMISE}")
+        await _decide(admin, transactional_id, wanted, True, "commit", reason)
         (ended,) = await admin.describe_transactions([transactional_id])
         return ended
 
@@ -145,18 +127,15 @@ def abort(
     """Abort the open transaction of a transactional id and fence its producer; or abort a hanging transaction, given
     its topic, partition and producer id."""
     place = (topic, partition, producer_id)
-    named = _prepared(prepared)
+    named = None if prepared is None else _prepared(prepared, "--prepared")
     if named is not None and transactional_id is None:
         output.fail("--prepared names a transaction of a transactional id", output.USAGE)
     if transactional_id is not None and place == (None, None, None):
         name = transactional_id
 
         async def fence(admin: Admin) -> TransactionInfo:
-            by = f"hapax txn abort: {reason}" if reason else "hapax txn abort"
             serial = 0 if named is None else await _serial_of(admin, name, named)
-            before = await admin.fence_and_abort(name, by=by, where=socket.gethostname(), serial=serial)
-            if before.two_phase:
-                output.note(f"warning: {ABORT_BREAKS_PROMISE}")
+            await _decide(admin, name, serial, False, "abort", reason)
             (ended,) = await admin.describe_transactions([name])
             return ended
 
@@ -175,13 +154,93 @@ def abort(
         output.fail("give a transactional id, or --topic, --partition and --producer-id", output.USAGE)
 
 
-def _prepared(text: str | None) -> PreparedTransaction | None:
-    if text is None:
-        return None
+@app.command("prepared")
+def list_or_decide_prepared(
+    commit_names: Annotated[
+        list[str] | None, typer.Option("--commit", metavar="PRODUCER_ID:EPOCH", help="Commit this one. Repeatable.")
+    ] = None,
+    abort_names: Annotated[
+        list[str] | None, typer.Option("--abort", metavar="PRODUCER_ID:EPOCH", help="Abort this one. Repeatable.")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Shown to the fenced producer, and recorded as an event.")] = "",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """List the open transactions under two-phase commit: since when, by whom and where. They have no time limit. If
+    its producer is gone for good, decide one with --commit or --abort, as the system says that its producer prepared
+    it for, and by the name that is stored there. Hapax does not know which of them are prepared."""
+    decisions = [(name, True) for name in commit_names or ()] + [(name, False) for name in abort_names or ()]
+    wanted = [(_prepared(name, "--commit" if commits else "--abort"), commits) for name, commits in decisions]
+    names = [name for name, _ in wanted]
+    if len(set(names)) < len(names):
+        output.fail("a transaction is named twice", output.USAGE)
+
+    async def work(admin: Admin) -> list[TransactionDetail]:
+        found = await _open_two_phase(admin)
+        if not wanted:
+            return found
+        by_name = {PreparedTransaction(each.producer_id, each.producer_epoch): each for each in found}
+        missing = [str(name) for name in names if name not in by_name]
+        if missing:
+            raise FatalError(
+                f"no open transaction under two-phase commit has the name {', '.join(missing)}; nothing was decided",
+                code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        ended = []
+        for name, commits in wanted:
+            chosen = by_name[name]
+            await _decide(admin, chosen.transactional_id, chosen.serial, commits, "prepared", reason)
+            now = await admin.describe_transactional_id(chosen.transactional_id)
+            ended.append(chosen._replace(state=now.state))  # the others are its producer's next ones
+        return ended
+
+    _print_prepared(administer(bootstrap, work), as_json)
+
+
+async def _open_two_phase(admin: Admin) -> list[TransactionDetail]:
+    found = []
+    for each in await admin.list_two_phase():
+        detail = await admin.describe_transactional_id(each.transactional_id)
+        if detail.two_phase and detail.state == "Ongoing":  # otherwise it has ended meanwhile
+            found.append(detail)
+    return found
+
+
+async def _decide(
+    admin: Admin, transactional_id: str, serial: int, commits: bool, command: str, reason: str
+) -> None:
+    """Ends the transaction with this serial. Warns if it was open and under two-phase commit."""
+    by = f"hapax txn {command}: {reason}" if reason else f"hapax txn {command}"
+    end = admin.commit_prepared if commits else admin.fence_and_abort
+    before = await end(transactional_id, serial=serial, by=by, where=socket.gethostname())
+    if before.two_phase and (not serial or before.serial == serial):
+        output.note(f"warning: {COMMIT_BREAKS_PROMISE if commits else ABORT_BREAKS_PROMISE}")
+
+
+def _print_prepared(found: Sequence[TransactionDetail], as_json: bool) -> None:
+    now_ms = SystemClock().now_ms()
+    rows = [
+        {
+            "transactional_id": each.transactional_id,
+            "prepared": str(PreparedTransaction(each.producer_id, each.producer_epoch)),
+            "producer_id": each.producer_id, "producer_epoch": each.producer_epoch, "serial": each.serial,
+            "state": each.state, "started_ms": each.opened_ms,
+            "open_for_ms": max(0, now_ms - each.opened_ms) if each.opened_ms >= 0 else None, "holder": each.holder,
+            "partition_count": each.partition_count, "partitions": [partition_name(p) for p in each.partitions],
+        }
+        for each in found]
+    if as_json:
+        output.print_json(rows)
+        return
+    shown = [{**row, "partitions": " ".join(row["partitions"])} for row in rows]  # type: ignore[arg-type]
+    columns = ("transactional_id", "prepared", "state", "started_ms", "open_for_ms", "holder", "partitions")
+    output.print_records(False, "", shown, columns)
+
+
+def _prepared(text: str, option: str) -> PreparedTransaction:
     try:
         return PreparedTransaction.parse(text)
     except ValueError:
-        output.fail(f"--prepared {text}: not of the form PRODUCER_ID:EPOCH", output.USAGE)
+        output.fail(f"{option} {text}: not of the form PRODUCER_ID:EPOCH", output.USAGE)
 
 
 async def _serial_of(admin: Admin, transactional_id: str, prepared: PreparedTransaction) -> int:
