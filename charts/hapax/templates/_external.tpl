@@ -96,8 +96,8 @@ nothing on the way can read or change anything.
 apiVersion: {{ include "hapax.tlsRouteVersion" $root }}
 kind: TLSRoute
 metadata:
-  name: {{ .name }}
-  namespace: {{ $root.Release.Namespace }}
+  name: {{ .name | quote }}
+  namespace: {{ $root.Release.Namespace | quote }}
   labels:
     {{- include "hapax.labels" $root | nindent 4 }}
     app.kubernetes.io/component: {{ .component }}
@@ -106,22 +106,22 @@ spec:
   parentRefs:
     - name: {{ $external.gateway.name | quote }}
       {{- with $external.gateway.namespace }}
-      namespace: {{ . }}
+      namespace: {{ . | quote }}
       {{- end }}
       {{- with $external.gateway.sectionName }}
-      sectionName: {{ . }}
+      sectionName: {{ . | quote }}
       {{- end }}
   hostnames: [{{ .host | quote }}]
   rules:
     - backendRefs:
-        - {name: {{ .name }}, port: 9095}
+        - {name: {{ .name | quote }}, port: 9095}
 {{- else if eq $external.type "Ingress" }}
 ---
 apiVersion: networking.k8s.io/v1
 kind: Ingress
 metadata:
-  name: {{ .name }}
-  namespace: {{ $root.Release.Namespace }}
+  name: {{ .name | quote }}
+  namespace: {{ $root.Release.Namespace | quote }}
   labels:
     {{- include "hapax.labels" $root | nindent 4 }}
     app.kubernetes.io/component: {{ .component }}
@@ -138,7 +138,7 @@ spec:
         paths:
           - path: /
             pathType: Prefix
-            backend: {service: {name: {{ .name }}, port: {number: 9095}}}
+            backend: {service: {name: {{ .name | quote }}, port: {number: 9095}}}
 {{- end }}
 {{- end -}}
 

@@ -14,8 +14,8 @@
 {{- end -}}
 
 {{- define "hapax.selector" -}}
-app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 }}
-app.kubernetes.io/instance: {{ .Release.Name | trunc 63 }}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | trunc 63 | quote }}
 {{- end -}}
 
 {{- define "hapax.labels" -}}
@@ -167,8 +167,8 @@ fails, and take a free id.
 apiVersion: apps/v1
 kind: {{ ternary "StatefulSet" "Deployment" .kafka }}
 metadata:
-  name: {{ $name }}
-  namespace: {{ $root.Release.Namespace }}
+  name: {{ $name | quote }}
+  namespace: {{ $root.Release.Namespace | quote }}
   labels:
     {{- include "hapax.labels" $root | nindent 4 }}
     app.kubernetes.io/component: {{ .role }}
@@ -187,7 +187,7 @@ spec:
   {{- end }}
   minReadySeconds: {{ .values.minReadySeconds }}
   {{- if .kafka }}
-  serviceName: {{ $name }}
+  serviceName: {{ $name | quote }}
   podManagementPolicy: Parallel
   # The operator replaces the pods, one at a time, while everything else is ready and in sync.
   updateStrategy: {type: OnDelete}
@@ -245,7 +245,7 @@ spec:
             - {{ . | quote }}
             {{- end }}
             - --cluster
-            - {{ $root.Release.Namespace }}.{{ include "hapax.fullname" $root }}
+            - {{ printf "%s.%s" $root.Release.Namespace (include "hapax.fullname" $root) | quote }}
             {{- if include "hapax.outsideFound" $root }}
             - --outside
             - app.kubernetes.io/instance={{ $root.Release.Name | trunc 63 }}
