@@ -238,11 +238,15 @@ def placed(kube: Kube, release: str, like: Path | None) -> dict[str, dict[str, A
     if like is None or found:
         return found
     try:
-        return placements(
+        found = placements(
             each for each in json.loads(like.read_text())["items"]
             if (each["metadata"].get("labels") or {}).get("app.kubernetes.io/instance") == release)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Refused(f"{like} is no output of kubectl get statefulsets -o json: {error!r}") from None
+    if not found:
+        raise Refused(f"{like} has no StatefulSet of {release} whose pods have volumes: it must be the output of "
+                      "kubectl get statefulsets -o json from before the release was uninstalled")
+    return found
 
 
 def at_rest(kube: Kube, release: str) -> None:
@@ -393,6 +397,8 @@ def write(folder: Path, backup: Mapping[str, Any]) -> None:
 def finish(kube: Kube, release: str, folder: Path, keep: int) -> None:
     into = folder if (folder / "backup.json").exists() else newest(folder, release, "cut", kube.namespace)
     backup = read(into, release)
+    if backup.setdefault("namespace", kube.namespace) != kube.namespace:
+        raise Refused(f"{into} is of the namespace {backup['namespace']}, and its snapshots are there")
     if not backup.get("cut"):
         raise Refused(f"{into} was never whole: take another one")
     taken = [each for each in backup["claims"] if "snapshot" in each]
@@ -425,11 +431,11 @@ def remove_snapshots(kube: Kube, selector: str) -> None:
 
 def backups(folder: Path, release: str, namespace: str = "") -> dict[str, bool]:
     """Names of the backups in a folder, and whether they are finished: of the release in this namespace, or of all that
-    have its name."""
+    have its name. Backups of a former version of this file name no namespace: they are of none that is asked for."""
     found = {}
     for path in sorted(folder.glob("*/backup.json")):
         body = json.loads(path.read_text())
-        if body.get("release") == release and (not namespace or body.get("namespace", namespace) == namespace):
+        if body.get("release") == release and (not namespace or body.get("namespace") == namespace):
             found[path.parent.name] = bool(body.get("finished"))
     return found
 
@@ -438,12 +444,15 @@ def newest(folder: Path, release: str, field: str, namespace: str = "") -> Path:
     """Raises Refused, also if it could be of either of two releases."""
     known = {name: read(folder / name, release) for name in backups(folder, release, namespace)}
     found = {name: body for name, body in known.items() if body.get(field)}
-    namespaces = sorted({body.get("namespace", "") for body in found.values()})
+    namespaces = sorted({body.get("namespace", "an unnamed one") for body in found.values()})
     if len(namespaces) > 1:
         raise Refused(f"{folder} has backups of {release} in several namespaces, {', '.join(namespaces)}: name one "
                       "by its folder")
     if not found:
-        raise Refused(f"{folder} has no backup of {release} that is {field}")
+        unnamed = [name for name in backups(folder, release) if "namespace" not in read(folder / name, release)]
+        more = f"; these name no namespace, so give one of them by its folder: {' '.join(unnamed)}" if unnamed else ""
+        where = f" in {namespace}" if namespace else ""
+        raise Refused(f"{folder} has no backup of {release}{where} that is {field}{more}")
     return folder / max(found)
 
 

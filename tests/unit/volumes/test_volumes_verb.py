@@ -102,6 +102,24 @@ def test_a_release_of_the_same_name_elsewhere_has_backups_of_its_own(tmp_path: P
     assert newest(tmp_path, "demo", "finished") == tmp_path / "3", "into any namespace"
 
 
+def test_a_backup_that_names_no_namespace_is_nobody_s_to_remove(tmp_path: Path) -> None:
+    """Of a former version: it may be the last one of a release in another namespace."""
+    for name, of in (("1", {}), ("2", {"namespace": "a"}), ("3", {"namespace": "a"})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "backup.json").write_text(json.dumps({
+            "version": 1, "release": "demo", "cut": True, "finished": True, "claims": [], **of}))
+    finish(Kube("a"), "demo", tmp_path, 1)
+    assert set(backups(tmp_path, "demo")) == {"1", "3"}
+    with pytest.raises(Refused, match=r"in b that is cut; these name no namespace, so .* by its folder: 1"):
+        finish(Kube("b"), "demo", tmp_path, 1)
+    with pytest.raises(Refused, match="a, an unnamed one"):
+        newest(tmp_path, "demo", "finished")
+    with pytest.raises(Refused, match="is of the namespace a"):
+        finish(Kube("b"), "demo", tmp_path / "3", 1)
+    finish(Kube("b"), "demo", tmp_path / "1", 1)
+    assert backups(tmp_path, "demo", "b") == {"1": True}, "a person has said whose it is"
+
+
 def test_a_restored_claim_asks_for_what_its_snapshot_needs() -> None:
     of = {"name": "c", "labels": {"a": "b"}, "zone": "", "spec": {
         "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "s"}}
@@ -197,3 +215,6 @@ def test_the_pods_of_a_release_that_is_uninstalled_are_like_those_in_a_file(tmp_
         file.write_text(bad)
         with pytest.raises(Refused, match="kubectl get statefulsets"):
             placed(Installed(), "demo", file)
+    file.write_text(json.dumps({"items": [stateful_set("broker", "other"), stateful_set("coordinator")]}))
+    with pytest.raises(Refused, match="no StatefulSet of demo"):  # such as of another namespace
+        placed(Installed(), "demo", file)
