@@ -29,15 +29,15 @@ class AddressKeeper:
         self, view: ClusterView, api: KubeApi, random: Randomness, store: MetadataStore, fences: Sequence[Compare],
         namespace: str, selector: str, changed: Callable[[], None],
     ) -> None:
-        """`selector`: of the release's own Services. `fences`: that this operator leads. `changed` is called when
-        `services` has."""
+        """`selector`: of the release's own Services; empty: it has none, so that what is stored of former ones goes.
+        `fences`: that this operator leads. `changed` is called when `services` has."""
         self._view = view
         self._api = api
         self._random = random
         self._store = store
         self._fences = tuple(fences)
         self._services = f"/api/v1/namespaces/{namespace}/services"
-        self._selector = ",".join((NODE, *filter(None, (selector,))))
+        self._selector = f"{NODE},{selector}" if selector else ""
         self._changed = changed
         self._seen: dict[str, ServiceSeen] = {}
         self._task: Task | None = None
@@ -47,7 +47,7 @@ class AddressKeeper:
         return sorted(self._seen.values())
 
     def start(self) -> None:
-        self._task = supervision.keep(self._follow, "outside", self._random)
+        self._task = supervision.keep(self._follow if self._selector else self._forget, "outside", self._random)
 
     async def close(self) -> None:
         await supervision.end(self._task)
@@ -67,6 +67,17 @@ class AddressKeeper:
                 continue  # the watch ended
             except (KubeUnavailable, KubeRefused, MetadataUnavailable, TimeoutError) as error:
                 log.warning("addresses for clients outside cannot be found, trying again", error=error)
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _forget(self) -> None:
+        """Of load balancers that are there no more. With new ones, their addresses would be told until those have
+        some: the new ones have the same nodes."""
+        while True:
+            try:
+                await self._write()
+                await asyncio.Event().wait()
+            except (MetadataUnavailable, TimeoutError) as error:
+                log.warning("addresses of former load balancers cannot be removed, trying again", error=error)
             await asyncio.sleep(_AGAIN_S)
 
     def _saw(self, kind: str, body: Mapping[str, Any]) -> None:

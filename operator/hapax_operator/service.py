@@ -155,12 +155,12 @@ class OperatorService:
                     pool_keeper.wake)
                 pool_keeper.rackless = lambda: racks.unknown
                 racks.start()
+            self._addresses = addresses = AddressKeeper(
+                view, api, self._ports.random, self._ports.metadata, fences, namespace, self._outside,
+                pool_keeper.wake)
             if self._outside:
-                self._addresses = addresses = AddressKeeper(
-                    view, api, self._ports.random, self._ports.metadata, fences, namespace, self._outside,
-                    pool_keeper.wake)
                 pool_keeper.outside = lambda: addresses.services
-                addresses.start()
+            addresses.start()
             pool_keeper.start()
         if self._rolled:
             self._rolls = RollKeeper(

@@ -128,3 +128,34 @@ async def test_what_is_seen_is_written_while_this_operator_leads() -> None:
     finally:
         await keeper.close()
         await view.close()
+
+
+async def test_addresses_of_former_load_balancers_go_when_there_are_none() -> None:
+    """`external.enabled` off and on again: new load balancers lead to the same nodes, and have no address at first."""
+    model = MetadataModel()
+    leads = model.txn([], [Put("/leads", b"")]).revision
+    model.txn([], [Put(KEYS.outside, OutsideRecord({NodeId(0): ("192.0.2.1", 9095)}).encode())])
+    store = Store(model)
+    view = ClusterView(store, "c", random.Random(1))
+    await view.start()
+    fences = [Compare("/leads", "mod_revision", leads)]
+
+    def keeper(api: Any, selector: str) -> AddressKeeper:
+        return AddressKeeper(view, api, random.Random(1), store, fences, "n", selector, lambda: None)
+
+    off = keeper(Api(), "")
+    off.start()
+    try:
+        assert await view.wait_for(lambda view: not view.outside.nodes, 10)
+    finally:
+        await off.close()
+    api = Api(service(0))
+    on = keeper(api, "release=r")
+    on.start()
+    try:
+        api.events.put_nowait(("MODIFIED", service(0, [{"ip": "192.0.2.9"}])))
+        assert await view.wait_for(lambda view: bool(view.outside.nodes), 10)
+        assert dict(view.outside.nodes) == {NodeId(0): ("192.0.2.9", 9095)}
+    finally:
+        await on.close()
+        await view.close()
