@@ -83,7 +83,8 @@ async def test_groups_continue_in_the_copy_with_the_same_record(both: LocalClust
     await make_topic(both.bootstrap, topic, 2)
     await Writer(both.bootstrap, [(topic, 2)], topic).run(12)
     source = await read_all(both.bootstrap, topic)
-    group, side = f"group-{topic}", {"bootstrap.servers": both.bootstrap, "isolation.level": "read_committed"}
+    group, at = f"group-{topic}", {"bootstrap.servers": both.bootstrap}
+    side = {**at, "isolation.level": "read_committed"}
     partitions = [TopicPartition(topic, PartitionIndex(p)) for p in range(2)]
     async with Consumer({**side, "group.id": group, "auto.offset.reset": "earliest"}) as consumer:
         consumer.assign(partitions)
@@ -92,7 +93,7 @@ async def test_groups_continue_in_the_copy_with_the_same_record(both: LocalClust
             for record in await consumer.poll(200, 1):
                 seen[record.partition] += 1
         await consumer.commit()
-    async with following(both.bootstrap, topic, groups="group-.*"), Admin(side) as admin:
+    async with following(both.bootstrap, topic, groups="group-.*"), Admin(at) as admin:
 
         async def there() -> bool:
             found = await admin.committed_offsets(group)
@@ -114,7 +115,7 @@ async def test_groups_continue_in_the_copy_with_the_same_record(both: LocalClust
         await until(read, "rest of the records")
         assert rest == expected
         await consumer.commit({each: 1 for each in copy})
-    async with Admin(side) as admin:  # a group goes on by itself, and is set back by nobody
+    async with Admin(at) as admin:  # a group goes on by itself, and is set back by nobody
         ahead = OffsetAndMetadata(10_000)
         await admin.alter_group_offsets(group, {copy[0]: ahead})
         await copy_once(both.bootstrap, topic, groups="group-.*")

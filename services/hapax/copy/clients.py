@@ -37,7 +37,7 @@ class Clients:
         """Of the source, for the records."""
         self.group = Consumer({
             **known_to("c", settings.target), **_GROUP, "group.id": settings.group,
-            "group.instance.id": settings.instance}, ports=ports)
+            "group.instance.id": settings.instance, "metadata.max.age.ms": settings.discover_ms}, ports=ports)
         """The membership in the copy's group. It reads no records."""
         self.lookup = Consumer({**known_to("c", settings.target), "isolation.level": "read_committed"}, ports=ports)
         """Reads the copy's own topic."""
