@@ -18,8 +18,10 @@ PREFIX = "c."
 def settings_of(bootstrap: str, topics: str, **others: object) -> CopySettings:
     """A copy within one cluster."""
     side = {"bootstrap.servers": bootstrap}
-    given = {"name": topics.replace("*", "x"), "prefix": PREFIX, "discover_ms": 200, "groups_ms": 200, **others}
-    return CopySettings(source=side, target=side, topics=topics, **given)  # type: ignore[arg-type]
+    given = {
+        "source": side, "target": side, "name": topics.replace("*", "x"), "prefix": PREFIX, "discover_ms": 200,
+        "groups_ms": 200, **others}
+    return CopySettings(topics=topics, **given)  # type: ignore[arg-type]
 
 
 async def copy_once(bootstrap: str, topics: str, **others: object) -> dict[str, PartitionResult]:
