@@ -1,0 +1,101 @@
+"""Bugs in `hapax copy`: whole transactions, positions, and what is read of a source that is not sound."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hapax_mutants.mutant import Mutant, unit
+
+_CUT: Final = unit("core/copy/test_cut.py")
+_POSITION: Final = unit("core/copy/test_position.py")
+_TRANSLATE: Final = unit("core/copy/test_translate.py")
+_BATCHES: Final = unit("copy/test_batches.py")
+
+MUTANTS: Final = (
+    Mutant(
+        "a copy takes a transaction whose marker was not read", "a transaction is whole", "core/copy/cut.py",
+        "        left_out = [group for group in groups if any(part.open for part in group)]\n",
+        "        left_out: list[list[Part]] = []\n",
+        (_CUT,),
+    ),
+    Mutant(
+        "a copy takes a transaction of which another partition may hold more", "a transaction is whole",
+        "core/copy/cut.py",
+        "        if len(lanes) > 1:\n",
+        "        if len(lanes) > len(limits):\n",
+        (_CUT,),
+    ),
+    Mutant(
+        "what a copy leaves out takes nothing with it", "a transaction is whole", "core/copy/cut.py",
+        "                waiting.append(whole[id(others.pop())])\n",
+        "                others.pop()\n",
+        (_CUT,),
+    ),
+    Mutant(
+        "a copy trusts an end that was seen before the marker", "a transaction is whole", "core/copy/cut.py",
+        "lane.ended or lane.current >= tick or any(",
+        "lane.ended or lane.current >= 0 or any(",
+        (_CUT,),
+    ),
+    Mutant(
+        "a copy waits for the marker of an aborted transaction's partners", "copies go on", "core/copy/cut.py",
+        "            if not each.aborted and not each.split and each.last",
+        "            if not each.split and each.last",
+        (_CUT,),
+    ),
+    Mutant(
+        "a marker of the next epoch ends no transaction of a copy", "copies go on", "core/copy/cut.py",
+        "        ended = self._open.pop(piece.writer[0], None)\n",
+        "        ended = self._open.get(piece.writer[0])\n"
+        "        if ended is not None and ended.writer == piece.writer:\n"
+        "            del self._open[piece.writer[0]]\n"
+        "        else:\n"
+        "            ended = None\n",
+        (_CUT,),
+    ),
+    Mutant(
+        "a copy goes on in a topic that was made again", "a name is taken for the thing it named",
+        "core/copy/position.py",
+        "    if position.topic_id and source.topic_id and position.topic_id != source.topic_id:\n",
+        "    if position.topic_id and source.topic_id and not position.topic_id:\n",
+        (_POSITION,),
+    ),
+    Mutant(
+        "a copy does not notice that its source was truncated and written again", "nothing half done",
+        "core/copy/position.py",
+        "    if position.epoch != NO_EPOCH and 0 <= source.epoch_end < position.offset:\n",
+        "    if position.epoch != NO_EPOCH and 0 <= source.epoch_end < 0:\n",
+        (_POSITION,),
+    ),
+    Mutant(
+        "a copy passes over records that its source removed", "nothing is lost unnoticed", "core/copy/position.py",
+        "    if position.offset < source.first:\n",
+        "    if position.offset < 0:\n",
+        (_POSITION,),
+    ),
+    Mutant(
+        "a group of a copy continues behind a marker's successor", "groups continue with the same record",
+        "core/copy/translate.py",
+        "            return self._targets[found + 1]\n",
+        "            return self._targets[found + 1] + 1\n",
+        (_TRANSLATE,),
+    ),
+    Mutant(
+        "a copy drops the sound batches before a damaged one", "damage stops at its place", "copy/batches.py",
+        "            if isinstance(held, Damage):\n                return found, following, held\n",
+        "            if isinstance(held, Damage):\n                return [], start, held\n",
+        (_BATCHES,),
+    ),
+    Mutant(
+        "a copy holds records of aborted transactions", "aborted records stay hidden", "copy/batches.py",
+        "        is_aborted = header.is_transactional and header.producer_id in dropping\n",
+        "        is_aborted = False\n",
+        (_BATCHES,),
+    ),
+    Mutant(
+        "a copy doubles the beginning of a batch", "each record once", "copy/batches.py",
+        "        header.base_offset >= start\n        and not",
+        "        header.base_offset >= 0\n        and not",
+        (_BATCHES,),
+    ),
+)
