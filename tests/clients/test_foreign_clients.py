@@ -20,6 +20,7 @@ from clients.foreign import Abortable, Fatal, ForeignClient, TransactionalProduc
 from clients.foreign.aio import Aio
 from clients.foreign.confluent import Confluent
 from clients.foreign.kafka_python import KafkaPython
+from clients.other import WHOLE
 from clients.purged import commit_after_a_purge
 from hapax.local.cluster import LocalCluster
 
@@ -203,7 +204,11 @@ def process_all(client: ForeignClient, bootstrap: str, topics: tuple[str, str], 
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("victim", ["broker-0", "coordinator-0"])
+@pytest.mark.parametrize(("client", "victim"), [
+    pytest.param(client, victim, id=f"{client.name}-{victim}")
+    for number, client in enumerate(CLIENTS) for place, victim in enumerate(("broker-0", "coordinator-0"))
+    if WHOLE or number % 2 == place  # `make test` has room for one of each client
+])
 def test_kills_lose_and_double_nothing(
     client: ForeignClient, victim: str, cluster_factory: Callable[..., LocalCluster]
 ) -> None:

@@ -15,11 +15,13 @@ from hapax_load.ledger import Fact, Ledger
 from hapax_load.topics import ALL, PLAIN, value_of
 
 from clients.logins import MECHANISMS, PASSWORD, Logins, set_password
+from clients.other import WHOLE
 from clients.secured import free_ports
 from conftest import end_cluster, start_cluster
 from hapax.local.cluster import LocalCluster
 
-LOGINS = (*MECHANISMS, "certificate")
+LOGINS = (*MECHANISMS, "certificate") if WHOLE else ("SCRAM-SHA-512", "OAUTHBEARER", "certificate")
+"""In `make test` one of those by which a password is shown; tests/clients/test_native_logins.py has all of them."""
 RECORDS = 20
 
 
