@@ -4,7 +4,6 @@ restored cluster holds."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import random
 from collections import defaultdict
@@ -14,13 +13,23 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
+from hapax.backup.restoring import Restorer
+from hapax.backup.store import Store
 from hapax.cli.main import application
-from hapax.client import Admin, Consumer, HapaxError, Producer, TopicPartition
+from hapax.client import Admin, Consumer, Producer, TopicPartition
+from hapax.client.admin import NewTopic
+from hapax.codec.batch import read_header
+from hapax.codec.control import decode_control
+from hapax.codec.records import decode_batch
+from hapax.core.backup.manifest import Manifest
+from hapax.core.batch import CONTROL, TRANSACTIONAL
+from hapax.core.control import Marker
 from hapax.core.types import PartitionIndex
 
 PARTITIONS = 3
 INPUT, SUMS, PLAIN = "input", "sums", "plain"
 GROUP = "summing"
+WHOLE = ("left", "right", INPUT)
 Log = dict[tuple[str, int], dict[int, tuple[Any, ...]]]
 
 
@@ -64,7 +73,8 @@ class Writers:
     async def create(self) -> None:
         async with Admin({"bootstrap.servers": self.bootstrap}) as admin:
             await admin.create_topics([
-                {"name": name} and _topic(name) for name in (INPUT, "left", "right", SUMS, PLAIN)])
+                NewTopic(name, PARTITIONS, -1, {"retention.ms": "-1"} if name == PLAIN else {})
+                for name in (INPUT, "left", "right", SUMS, PLAIN)])
 
     def start(self, feeders: int = 3) -> None:
         self._tasks = [asyncio.create_task(self._feed(f"feeder-{n}", n)) for n in range(feeders)]
@@ -134,44 +144,45 @@ class Writers:
                 self.sent.append(value)
 
 
-def _topic(name: str) -> Any:
-    from hapax.client.admin import NewTopic
-
-    return NewTopic(name, PARTITIONS, -1, {"retention.ms": "-1"} if name == PLAIN else {})
-
-
 async def offsets_of(bootstrap: str, group: str) -> dict[TopicPartition, int]:
     async with Admin({"bootstrap.servers": bootstrap}) as admin:
         return {name: each.offset for name, each in (await admin.group_offsets(group)).items()}
 
 
 async def judge(source: Log, restored: Log, bootstrap: str, *, surely: dict[str, int], plain: list[bytes]) -> int:
-    """Every restored record is the source's at its offset; each transaction is there whole or not at all, and `surely`
-    those that had committed before the backup began; the sums are those of the input, each record counted once, and the
+    """`judge_records`, and what had committed before the backup began is there. Returns the number of transactions."""
+    committed = await offsets_of(bootstrap, GROUP)
+    there = {json.loads(record[1])["txn"] for name, records in restored.items() if name[0] in WHOLE
+             for record in records.values()}
+    assert set(surely) <= there
+    values = {record[1] for name, records in restored.items() if name[0] == PLAIN for record in records.values()}
+    assert set(plain) <= values
+    return judge_records(source, restored, committed)
+
+
+def judge_records(source: Log, restored: Log, committed: dict[TopicPartition, int]) -> int:
+    """Every restored record is the source's at its offset. Each transaction is there whole or not at all. Those of a
+    producer are a beginning of what it committed. The sums are those of the input, each record counted once, and the
     group's offsets say so. Returns the number of transactions."""
     whole: dict[str, int] = defaultdict(int)
     sizes: dict[str, int] = {}
     for name, records in restored.items():
         for offset, record in records.items():
             assert source[name][offset] == record, f"{name} offset {offset}"
-            if name[0] in (INPUT, "left", "right"):
+            if name[0] in WHOLE:
                 said = json.loads(record[1])
                 whole[said["txn"]] += 1
                 sizes[said["txn"]] = said["of"]
     assert {txn: (count, sizes[txn]) for txn, count in whole.items() if count != sizes[txn]} == {}
-    assert set(surely) <= set(whole)
-    values = {record[1] for name, records in restored.items() if name[0] == PLAIN for record in records.values()}
-    assert set(plain) <= values
-    # For each feeder, the transactions are a beginning of all that it committed: none is missing in between.
+    last: dict[str, int] = defaultdict(int)
+    for txn in whole:
+        feeder, _, serial = txn.rpartition("-")
+        last[feeder] = max(last[feeder], int(serial))
     for name, records in source.items():
-        if name[0] not in (INPUT, "left", "right"):
-            continue
-        for record in records.values():
+        for record in records.values() if name[0] in WHOLE else ():
             txn = json.loads(record[1])["txn"]
             feeder, _, serial = txn.rpartition("-")
-            last = max((int(t.rpartition("-")[2]) for t in whole if t.rpartition("-")[0] == feeder), default=0)
-            assert (int(serial) <= last) == (txn in whole), f"{txn} of {feeder}, whose last one is {last}"
-    committed = await offsets_of(bootstrap, GROUP)
+            assert (int(serial) <= last[feeder]) == (txn in whole), f"{txn}, and the last one is {last[feeder]}"
     for partition in range(PARTITIONS):
         counted = [
             offset for record in restored[SUMS, partition].values() for offset in json.loads(record[1])["offsets"]]
@@ -181,10 +192,33 @@ async def judge(source: Log, restored: Log, bootstrap: str, *, surely: dict[str,
     return len(whole)
 
 
-async def refused(what: Any) -> HapaxError:
-    with contextlib.suppress(AssertionError):
-        try:
-            await what
-        except HapaxError as error:
-            return error
-    raise AssertionError("was not refused")
+def contents(store: Store, manifest: Manifest) -> tuple[Log, dict[TopicPartition, int]]:
+    """What a restore would write, without a cluster: the committed records, and the group's offsets."""
+    restorer = Restorer(None, store, manifest)  # type: ignore[arg-type]
+    found: Log = {}
+    for part in manifest.partitions:
+        if part.topic.startswith("__"):
+            continue
+        records = found[part.name] = {}
+        pending: dict[int, dict[int, tuple[Any, ...]]] = defaultdict(dict)
+        for batch in restorer._restored(part, part.start):
+            header = read_header(batch)
+            if header.attributes & CONTROL:
+                control = decode_control(batch, header)
+                if isinstance(control, Marker):
+                    records |= pending.pop(control.producer_id, {}) if control.commit else {}
+                    pending.pop(control.producer_id, None)
+                continue
+            into = pending[header.producer_id] if header.attributes & TRANSACTIONAL else records
+            for r in decode_batch(batch, 0, header.size):
+                into[r.offset] = (r.key, r.value, r.headers, r.timestamp)
+        assert not any(pending.values())
+        found[part.name] = dict(sorted(records.items()))
+    offsets: dict[TopicPartition, int] = {}
+    for part in manifest.parts_of("__consumer_offsets"):
+        for (group, name), value in restorer._committed_offsets(part).items():
+            ended = manifest.part(name)
+            assert ended is not None
+            if group == GROUP:
+                offsets[name] = min(value.offset, ended.end)
+    return found, offsets

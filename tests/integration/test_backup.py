@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,6 +15,9 @@ from typing import Any
 import pytest
 
 from conftest import end_clusters, start_cluster
+from hapax.backup import manifests
+from hapax.backup.point_in_time import Moment, as_of
+from hapax.backup.store import open_store
 from hapax.client import Admin, Consumer, HapaxError, Producer, StartFrom, TopicPartition
 from hapax.client.leases import Lease, Leases
 from hapax.client.tokens import CommitToken
@@ -21,7 +25,19 @@ from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex
 from hapax.local.cluster import LocalCluster
 from hapax.wire import messages
-from integration.backup_world import INPUT, PLAIN, SUMS, Log, Writers, hapax, judge, offsets_of, read
+from integration.backup_world import (
+    INPUT,
+    PLAIN,
+    SUMS,
+    Log,
+    Writers,
+    contents,
+    hapax,
+    judge,
+    judge_records,
+    offsets_of,
+    read,
+)
 
 ALL = (INPUT, "left", "right", SUMS, PLAIN)
 FIRST = TopicPartition(PLAIN, PartitionIndex(0))
@@ -222,3 +238,36 @@ def test_damage_is_named_and_nothing_is_restored(world: World, tmp_path: Path, d
     assert any(named.name in fault and says in fault for fault in faults), faults
     refused = hapax("restore", str(place), "--to", world.target.bootstrap, ok=False)
     assert named.name in refused.stderr and says in refused.stderr
+
+
+def test_every_moment_of_a_backup_is_consistent(world: World) -> None:
+    """Without a cluster: what a restore would write, at many times and offsets."""
+    store = open_store(str(world.place))
+    manifest = manifests.read(store, world.backups[1]["backup"])
+    first = manifests.read(store, world.backups[0]["backup"]).taken_ms
+    chance = random.Random(3)
+    moments = [Moment(at_ms=chance.randrange(first, manifest.taken_ms)) for _ in range(10)]
+    left = manifest.part(TopicPartition("left", PartitionIndex(1)))
+    read_from = manifest.part(TopicPartition(INPUT, PartitionIndex(2)))
+    assert left is not None and read_from is not None
+    for part in (left, read_from):
+        moments += [Moment(offsets={part.name: chance.randrange(part.end * 3 // 4, part.end)}) for _ in range(3)]
+    numbers = set()
+    for moment in moments:
+        earlier = as_of(store, manifest, moment)
+        restored, offsets = contents(store, earlier)
+        numbers.add(judge_records(world.written, restored, offsets))
+        for name, offset in (moment.offsets or {}).items():
+            assert all(each < offset for each in restored[name])
+    assert len(numbers) > 3
+
+
+def test_a_moment_that_the_backups_do_not_have_is_refused(world: World) -> None:
+    for words, says in (
+        (("--at", "1000"), "the history of transactions and groups begins at"),
+        (("--at", "2100-01-01T00:00:00Z"), "choose a later backup"),
+        (("--offsets", "left:1=99999999"), "choose one of them instead"),
+        (("--offsets", "absent:0=1"), "has no partition absent:0"),
+    ):
+        done = hapax("restore", str(world.place), "--to", world.target.bootstrap, *words, ok=False)
+        assert says in done.stderr

@@ -55,11 +55,11 @@ def _manifest(read: dict[str, Any]) -> Manifest:
             PartitionPart(
                 each["topic"], each["partition"], each["start"], each["end"],
                 tuple(StoredRange(*stored) for stored in each["ranges"]),
-                tuple(OpenPiece(*opened) for opened in each["opened"]), tuple(each["excluded"]))
+                tuple(OpenPiece(*opened) for opened in each["opened"]), each["since_ms"], tuple(each["excluded"]))
             for each in read["partitions"]),
         "leases": tuple(
-            LeasePart(name, tuple((topic, index, count) for topic, index, count in counts))
-            for name, counts in read["leases"]),
+            LeasePart(name, producer_id, tuple((topic, index, count) for topic, index, count in counts))
+            for name, producer_id, counts in read["leases"]),
         "acls": tuple(tuple(each) for each in read["acls"]),
         "quotas": tuple((entity, values) for entity, values in read["quotas"]),
     })

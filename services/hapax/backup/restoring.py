@@ -22,6 +22,7 @@ from uuid import UUID
 from hapax.backup.cluster import BackedUpCluster
 from hapax.backup.concurrency import for_each
 from hapax.backup.errors import BackupError
+from hapax.backup.point_in_time import Moment, as_of
 from hapax.backup.reading import batches_of, check_backup
 from hapax.backup.store import Store
 from hapax.client.admin import NewTopic
@@ -69,10 +70,12 @@ class Restored(NamedTuple):
 
 class Restorer:
     def __init__(
-        self, cluster: BackedUpCluster, store: Store, manifest: Manifest, *, replication_factor: int = 0,
-        progress: Callable[[str], None] = lambda line: None,
+        self, cluster: BackedUpCluster, store: Store, manifest: Manifest, *, moment: Moment | None = None,
+        replication_factor: int = 0, progress: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`replication_factor`: of all topics; 0: as in the backup."""
+        """`moment`: restores what was committed then; None: all of the backup. `replication_factor`: of all topics; 0:
+        as in the backup."""
+        self._moment = moment
         self._cluster = cluster
         self._store = store
         self._manifest = manifest
@@ -82,11 +85,13 @@ class Restorer:
 
     async def restore(self) -> Restored:
         """Raises BackupError, HapaxError, OSError."""
-        manifest, cluster = self._manifest, self._cluster
         self._progress("verifying the backup")
-        _, faults = await asyncio.to_thread(check_backup, self._store, manifest)
+        _, faults = await asyncio.to_thread(check_backup, self._store, self._manifest)
         if faults:
             raise BackupError(f"{faults[0]} ({len(faults)} faults; nothing was restored)")
+        if self._moment is not None:
+            self._manifest = await asyncio.to_thread(as_of, self._store, self._manifest, self._moment)
+        manifest, cluster = self._manifest, self._cluster
         opened = await self._check_empty()
         await cluster.reserve_producer_ids(manifest.producer_id_floor)
         topics = [each for each in manifest.topics if not each.internal]
@@ -151,6 +156,7 @@ class Restorer:
     def _last_transactions(self, part: PartitionPart) -> dict[str, bytes]:
         """The last record of each transactional id of one shard that the backup contains."""
         last: dict[str, bytes] = {}
+        lacking: set[str] = set()
         for batch, header in self._batches(part):
             if header.attributes & CONTROL:
                 continue
@@ -160,10 +166,18 @@ class Restorer:
                     continue
                 if value is None:
                     last.pop(name, None)
+                    lacking.discard(name)
                     continue
                 record = decode_value(name, value)
                 if isinstance(record, Transaction) and self._contains(record):
                     last[name] = value
+                elif name not in last and self._manifest.through.get(name, 0) > 0:
+                    lacking.add(name)
+        lacking -= last.keys()
+        if lacking:
+            raise BackupError(
+                f"the state of transactional id {min(lacking)!r} as of this moment was compacted before the backup: "
+                "choose a later moment or another backup")
         return last
 
     def _contains(self, record: Transaction) -> bool:
@@ -271,7 +285,10 @@ class Restorer:
 
     def _batches(self, part: PartitionPart) -> Iterator[tuple[memoryview, BatchHeader]]:
         for stored in part.ranges:
-            yield from batches_of(self._store, stored)
+            for batch, header in batches_of(self._store, stored):
+                if header.base_offset >= part.end:
+                    return
+                yield batch, header
 
     # --- the rest -------------------------------------------------------------------------------------------------
 

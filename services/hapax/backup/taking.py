@@ -18,6 +18,7 @@ from hapax.backup.cluster import BackedUpCluster, LogStartMoved
 from hapax.backup.concurrency import for_each
 from hapax.backup.errors import BackupError
 from hapax.backup.store import Store
+from hapax.backup.transactions import AT_REST, Ids, OffsetsReader, ids_of, merged
 from hapax.client.admin import TopicInfo
 from hapax.client.errors import HapaxError
 from hapax.client.leases import Leases
@@ -25,16 +26,13 @@ from hapax.codec.batch import check_batch
 from hapax.codec.control import decode_control
 from hapax.codec.internal_records import decode_batch
 from hapax.codec.metadata import OFFSETS_TOPIC, TXN_STATE_TOPIC
-from hapax.codec.offsets_log import decode_record as decode_group_record
 from hapax.codec.transaction_log import decode_record as decode_transaction_record
 from hapax.core.backup.cut import Decided, Piece, ReadUpTo, Scan, excluded, settle
 from hapax.core.backup.manifest import LeasePart, Manifest, PartitionPart, StoredRange, TopicPart, expired
 from hapax.core.batch import CONTROL, BatchHeader
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode
-from hapax.core.group.offsets import OffsetRecord
 from hapax.core.transaction.record import Transaction
-from hapax.core.transaction.states import State
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.runtime.package import package_version
 
@@ -72,13 +70,6 @@ class _Read:
     """Records of leased producers."""
 
 
-class _Ids(NamedTuple):
-    decided: Decided
-    preparing: dict[str, int]
-    """Transactional id -> serial of a transaction whose markers may not all be stored."""
-    highest_producer_id: int
-
-
 Progress = Callable[[str], None]
 _Watched = dict[int, dict[TopicPartition, int]]
 """Producer id of a lease -> the offset of its last record in each partition when they were counted."""
@@ -102,8 +93,8 @@ class BackupTaker:
         OSError."""
         began = self._now_ms()
         backup = f"{began:013d}-{self._randbytes(4).hex()}"
-        base = await self._base(backup, began)
         try:
+            base = await self._base(backup, began)
             manifest = await self._read(backup, began, base)
             await self._put(f"{manifests.FOLDER}{backup}.json", manifests.encode(manifest))
         finally:
@@ -138,7 +129,7 @@ class BackupTaker:
         leases = await self._counted_leases()
         before = await self._ends(await cluster.topics_by_kind())
         shards = [name for name in before if name.topic == TXN_STATE_TOPIC]
-        ids = _Ids(Decided({}, {}), {}, -1)
+        ids = Ids(Decided({}, {}), {}, -1)
         topics = {each.name: each for kind in await cluster.topics_by_kind() for each in kind}
         read: dict[TopicPartition, _Read] = {}
         shard_ends = await self._ends_of(shards)
@@ -147,20 +138,20 @@ class BackupTaker:
             nonlocal ids
             found, part = await self._read_transactions(
                 backup, topics[shard.topic], shard, shard_ends[shard], base, began)
-            ids = _merged(ids, found)
+            ids = merged(ids, found)
             read[shard] = _Read(part, Scan())
 
         await for_each(shard_ends, one, AT_ONCE)
         await self._markers_stored(ids.preparing)
         groups = [name for name in before if name.topic == OFFSETS_TOPIC]
-        await self._copy(backup, topics, await self._ends_of(groups), before, base, {}, read)
+        await self._copy(backup, topics, await self._ends_of(groups), before, base, began, {}, read)
         clients, _ = await cluster.topics_by_kind()
         topics |= {topic.name: topic for topic in clients}
         named = [TopicPartition(t.name, PartitionIndex(p.partition)) for t in clients for p in t.partitions]
         watched = {
             producer_id: {name: last for name, (_, last) in counts.items()}
             for producer_id, counts in leases.values() if producer_id >= 0}
-        await self._copy(backup, topics, await self._ends_of(named), before, base, watched, read)
+        await self._copy(backup, topics, await self._ends_of(named), before, base, began, watched, read)
         there = {name for name in read if name.topic in topics}
         through = settle(
             ids.decided, {name: each.pieces for name, each in read.items()},
@@ -200,10 +191,10 @@ class BackupTaker:
     async def _read_transactions(
         self, backup: str, topic: TopicInfo, shard: TopicPartition, ends: tuple[int, int], base: Manifest | None,
         began: int,
-    ) -> tuple[_Ids, PartitionPart]:
+    ) -> tuple[Ids, PartitionPart]:
         """The whole shard: what it says of transactional ids, and the objects of what the last backup lacks."""
         start, end = ends
-        writer = _Writer(self, backup, topic, shard, _continued(base, topic, shard, start, end))
+        writer = _Writer(self, backup, topic, shard, _continued(base, topic, shard, start, end, began))
         last: dict[str, Transaction] = {}
         highest = -1
         try:
@@ -216,14 +207,14 @@ class BackupTaker:
                     record = decode_transaction_record(key, value)
                     if isinstance(record, Transaction):
                         highest = max(highest, record.highest_producer_id)
-                        if record.last_update_ms >= began - _RECENT_MS or record.state not in _AT_REST:
+                        if record.last_update_ms >= began - _RECENT_MS or record.state not in AT_REST:
                             last[record.transactional_id] = record
                         else:
                             last.pop(record.transactional_id, None)
         except LogStartMoved as moved:
             raise BackupError(
                 f"{shard.topic}-{shard.partition} lost its records below {moved.first} while it was read") from None
-        return _ids_of(last.values(), highest), await writer.finish(end)
+        return ids_of(last.values(), highest), await writer.finish(end)
 
     async def _markers_stored(self, preparing: dict[str, int]) -> None:
         """Waits until the markers of these transactions are stored. Raises BackupError."""
@@ -243,7 +234,7 @@ class BackupTaker:
 
     async def _copy(
         self, backup: str, topics: dict[str, TopicInfo], ends: dict[TopicPartition, tuple[int, int]],
-        before: dict[TopicPartition, int], base: Manifest | None, watched: _Watched,
+        before: dict[TopicPartition, int], base: Manifest | None, began: int, watched: _Watched,
         into: dict[TopicPartition, _Read],
     ) -> None:
         async def one(name: TopicPartition) -> None:
@@ -252,7 +243,7 @@ class BackupTaker:
                 return
             try:
                 into[name] = await self._copy_one(
-                    backup, topic, name, ends[name], before.get(name, 0), base, watched)
+                    backup, topic, name, ends[name], before.get(name, 0), base, began, watched)
             except HapaxError as error:
                 if error.code not in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                     raise
@@ -262,13 +253,13 @@ class BackupTaker:
 
     async def _copy_one(
         self, backup: str, topic: TopicInfo, name: TopicPartition, ends: tuple[int, int], watch_from: int,
-        base: Manifest | None, watched: _Watched,
+        base: Manifest | None, began: int, watched: _Watched,
     ) -> _Read:
         start, end = ends
-        continued = _continued(base, topic, name, start, end)
+        continued = _continued(base, topic, name, start, end, began)
         writer = _Writer(self, backup, topic, name, continued)
         found = _Read(continued, Scan(continued.opened))
-        pending: dict[int, list[tuple[TopicPartition, int]]] = {}
+        offsets = OffsetsReader()
         offset = continued.end
         # Records below the last backup's end are there already, but what a transaction has committed since must be
         # known from its first offset on.
@@ -284,8 +275,14 @@ class BackupTaker:
                         _follow(found, batch, header, watch_from)
                         if header.producer_id in watched:
                             _count(found, header, watched[header.producer_id].get(name, -1))
-                    if name.topic == OFFSETS_TOPIC:
-                        _follow_offsets(found, pending, batch, header, watch_from)
+                    if name.topic != OFFSETS_TOPIC:
+                        continue
+                    if not header.attributes & CONTROL:
+                        offsets.data(batch, header)
+                    elif header.base_offset < watch_from:
+                        offsets.control(header, decode_control(batch, header))
+                    else:
+                        found.reads += offsets.control(header, decode_control(batch, header))
                 break
             except LogStartMoved as moved:
                 offset = start = moved.first
@@ -338,31 +335,6 @@ class BackupTaker:
         return tuple(({kind: name for kind, name in entity}, values) for entity, values in found.items())
 
 
-_AT_REST: Final = (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
-
-
-def _ids_of(records: Iterable[Transaction], highest: int) -> _Ids:
-    ids: dict[int, str] = {}
-    through: dict[str, int] = {}
-    preparing: dict[str, int] = {}
-    for record in records:
-        name = record.transactional_id
-        through[name] = record.serial - 1 if record.state is State.ONGOING else record.serial
-        if record.state not in (*_AT_REST, State.ONGOING):
-            preparing[name] = record.serial
-        owned = {record.producer_id, record.next_producer_id, record.previous_producer_id}
-        owned |= {member.producer_id for member in record.members}
-        owned |= {member.producer_id for member in record.idle_members}
-        ids |= dict.fromkeys((each for each in owned if each >= 0), name)
-    return _Ids(Decided(ids, through), preparing, highest)
-
-
-def _merged(one: _Ids, other: _Ids) -> _Ids:
-    decided = Decided({**one.decided.ids, **other.decided.ids}, {**one.decided.through, **other.decided.through})
-    return _Ids(
-        decided, one.preparing | other.preparing, max(one.highest_producer_id, other.highest_producer_id))
-
-
 def _follow(found: _Read, batch: memoryview, header: BatchHeader, watch_from: int) -> None:
     if not header.attributes & CONTROL:
         found.scan.data(header)
@@ -374,37 +346,18 @@ def _follow(found: _Read, batch: memoryview, header: BatchHeader, watch_from: in
             found.pieces.append(piece)
 
 
-def _follow_offsets(
-    found: _Read, pending: dict[int, list[tuple[TopicPartition, int]]], batch: memoryview, header: BatchHeader,
-    watch_from: int,
-) -> None:
-    """The offsets that transactions commit."""
-    if header.producer_id < 0:
-        return
-    if header.attributes & CONTROL:
-        control = decode_control(batch, header)
-        committed = pending.pop(header.producer_id, [])
-        if isinstance(control, Marker) and control.commit and header.base_offset >= watch_from:
-            found.reads += [ReadUpTo(header.producer_id, control.serial, *each) for each in committed]
-        return
-    for _, key, value in decode_batch(batch, header):
-        record = decode_group_record(key, value)
-        if isinstance(record, OffsetRecord) and record.value is not None:
-            pending.setdefault(header.producer_id, []).append((record.partition, record.value.offset))
-
-
 def _continued(
-    base: Manifest | None, topic: TopicInfo, name: TopicPartition, start: int, end: int
+    base: Manifest | None, topic: TopicInfo, name: TopicPartition, start: int, end: int, began: int
 ) -> PartitionPart:
     """What the last backup has of the partition, without objects whose records are deleted meanwhile. Nothing where the
     topic is another one of its name, or where its log ends below that: an unclean election has replaced records."""
     known = None if base is None else base.part(name)
     same = base is not None and any(t.name == topic.name and t.topic_id == topic.topic_id for t in base.topics)
     if known is None or not same or known.end > end or known.end < start:
-        return PartitionPart(topic.name, name.partition, start, start)
+        return PartitionPart(topic.name, name.partition, start, start, since_ms=began)
     return PartitionPart(
         topic.name, name.partition, start, known.end, tuple(each for each in known.ranges if each.end > start),
-        known.opened)
+        known.opened, known.since_ms)
 
 
 class _Writer:
@@ -461,7 +414,7 @@ def _count(found: _Read, header: BatchHeader, counted_to: int) -> None:
 def _lease(
     name: str, producer_id: int, counts: dict[TopicPartition, tuple[int, int]], read: dict[TopicPartition, _Read]
 ) -> LeasePart:
-    return LeasePart(name, tuple(
+    return LeasePart(name, producer_id, tuple(
         (partition.topic, partition.partition, count + read[partition].counts.get(producer_id, 0))
         for partition, (count, _) in sorted(counts.items()) if partition in read))
 

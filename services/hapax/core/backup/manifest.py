@@ -38,6 +38,8 @@ class PartitionPart:
     ranges: tuple[StoredRange, ...] = ()
     opened: tuple[OpenPiece, ...] = ()
     """Transactions that have no marker below `end`. A restore aborts them."""
+    since_ms: int = 0
+    """When the first of the backups that this one continues read the partition."""
     excluded: tuple[int, ...] = ()
     """Offsets of commit markers of transactions that are not in the backup. A restore writes aborts in their place."""
 
@@ -58,6 +60,8 @@ class TopicPart(NamedTuple):
 
 class LeasePart(NamedTuple):
     name: str
+    producer_id: int
+    """-1: the lease rests."""
     counts: tuple[tuple[str, int, int], ...]
     """(topic, partition, records that the partition holds of the lease below the backup's end)."""
 
