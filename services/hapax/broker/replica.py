@@ -14,6 +14,7 @@ from typing import Final
 from crc32c import crc32c
 
 from hapax.broker.aborted_listing import AbortedListing
+from hapax.broker.accepting import check_accepting
 from hapax.broker.barrier import Barrier
 from hapax.broker.inheritance import Inheritance
 from hapax.broker.intake import Intake, rules_of
@@ -504,7 +505,7 @@ class Replica:
     def produce_internal(self, batches: memoryview, call: Settles, number: int, shard_epoch: int) -> None:
         """One or more batches of a registered node of the cluster (rule 1). Settles the write."""
         try:
-            self._check_accepting()
+            check_accepting(self)
             first, last = -1, -1
             position = 0
             for position, header in iterate_batches(batches):
@@ -519,15 +520,6 @@ class Replica:
             call.settle(number, self.refused(batches, refusal, call))
             return
         self.when_committed(last + 1, call, number, WriteResult(0, first, -1, self.machine.log_start_offset))
-
-    def _check_accepting(self) -> None:
-        """Raises Refusal where an internal write has to be refused. Clients' writes are checked elsewhere."""
-        if self.storage_error:
-            raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, self.storage_error)
-        if self.too_few_in_sync:
-            raise Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, "fewer replicas are in sync than min.insync.replicas")
-        if self.settings.restoring:  # no record of another origin comes between those of the backup
-            raise Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, "the topic is being restored from a backup")
 
     def _append_internal(self, batch: memoryview, header: BatchHeader, shard_epoch: int) -> tuple[int, int]:
         """(base offset, last offset) of the batch, or of the stored batch that it repeats."""
@@ -562,7 +554,7 @@ class Replica:
     def append_control(self, control: Control) -> int:
         """Appends a control record that `machine.decide_*` has just returned. Returns its offset. Raises
         Refusal(KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS)."""
-        self._check_accepting()
+        check_accepting(self)
         return self._append_control(encode_control(control, self.context.clock.now_ms()), control)
 
     def write_markers(self, markers: Sequence[Marker]) -> list[tuple[int, Refusal | None]]:
