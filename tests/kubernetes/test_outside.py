@@ -83,9 +83,14 @@ def test_clients_are_told_the_addresses_that_load_balancers_get(
     gives("broker-0", ip="192.0.2.9")
     gives("broker-1")
     namespace.api.delete(f"{services}/demo-hapax-coordinator-100-external")
-    start_operator(
+    operator = start_operator(
         namespace, kubeconfig=namespace.api.kubeconfig_of(namespace.name, "demo-hapax-operator"), brokers=NAME,
         more=("--outside", selector))
     wait_until(lambda: told(hapax) == {0: "192.0.2.9:9443", 1: "192.0.2.2:9443"}, "what is so now", 90)
     wait_until(lambda: condition() == ("False", "WaitingForLoadBalancer"), "condition", 60)
+    # external.enabled=false: the Services are gone. If they come again, it is with other load balancers.
+    operator.stop()
+    start_operator(
+        namespace, kubeconfig=namespace.api.kubeconfig_of(namespace.name, "demo-hapax-operator"), brokers=NAME)
+    wait_until(lambda: told(hapax) == {}, "end of what was told", 60)
     namespace.api.kubectl("delete", "--wait=false", "-f", str(path))

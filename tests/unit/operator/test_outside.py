@@ -143,10 +143,11 @@ async def test_addresses_of_former_load_balancers_go_when_there_are_none() -> No
     def keeper(api: Any, selector: str) -> AddressKeeper:
         return AddressKeeper(view, api, random.Random(1), store, fences, "n", selector, lambda: None)
 
-    off = keeper(Api(), "")
+    another = Api(service(0, [{"ip": "192.0.2.1"}]))  # of a neighbour
+    off = keeper(another, "")
     off.start()
     try:
-        assert await view.wait_for(lambda view: not view.outside.nodes, 10)
+        assert await view.wait_for(lambda view: not view.outside.nodes, 10) and not another.asked
     finally:
         await off.close()
     api = Api(service(0))
