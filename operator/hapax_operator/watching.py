@@ -37,6 +37,16 @@ _SILENT_S: Final = 75.0
 _REQUEST_S: Final = 30.0
 
 
+_OBSERVER: Final = "kopf._core.reactor.observation"
+_NO_LIST: Final = ("Not enough permissions to list namespaces", "Not enough permissions to watch for namespaces")
+"""kopf's warnings in each scope that names its namespaces. It may not list others, and need not: it then takes them as
+they are named. Without the attempt (settings.scanning) it would not notice new definitions either."""
+
+
+def _of_interest(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(_NO_LIST)
+
+
 class Scope(NamedTuple):
     """Kinds of one set of namespaces, which one operator of kopf watches: kopf watches each kind in each namespace."""
 
@@ -71,6 +81,9 @@ class Watching:
 
     def start(self) -> None:
         logging.getLogger("kopf").setLevel(logging.WARNING)
+        logging.getLogger(_OBSERVER).addFilter(_of_interest)
+        if named := sorted({each for scope in self._scopes for each in scope.namespaces}):
+            log.info("resources are watched in these namespaces alone", namespaces=",".join(named))
         self._thread.start()
 
     def leave_out(self, namespaces: Collection[str]) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import logging
 import threading
 from typing import Any
 
 import kopf
 import pytest
+from kopf._core.reactor import observation
 
-from hapax_operator.watching import Watching, pool, resources
+from hapax_operator.watching import _NO_LIST, Watching, pool, resources
 
 
 @pytest.fixture(autouse=True)
@@ -97,3 +100,27 @@ def test_a_namespace_that_is_left_out_is_not_watched_and_none_is_not_all(monkeyp
     watching.close()
     assert begun == [(["team-a"], False), (["prod"], False), (["prod"], False),
                      (["team-a", "team-b"], False), (["prod"], False)]
+
+
+def test_that_other_namespaces_may_not_be_listed_is_said_once_and_is_no_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """kopf warns of it in each scope and at each start, as of a fault, though nothing else is asked for."""
+    async def warns(**arguments: Any) -> None:
+        for text in (*_NO_LIST, "Not enough permissions to watch for resources"):
+            observation.logger.warning(f"{text}: more")
+        begun.release()
+        await arguments["stop_flag"].wait()
+
+    source, begun = inspect.getsource(observation), threading.Semaphore(0)
+    assert all(text in source for text in _NO_LIST), "as this release of kopf says it"
+    monkeypatch.setattr(kopf, "operator", warns)
+    watching = Watching([resources(("team-a", "team-b")), pool("home", "p")], lambda plural, kind, body: None)
+    with caplog.at_level(logging.INFO):
+        watching.start()
+        assert begun.acquire(timeout=10) and begun.acquire(timeout=10)
+        watching.close()
+    warnings = [each.getMessage() for each in caplog.records if each.name.startswith("kopf")]
+    assert warnings == ["Not enough permissions to watch for resources: more"] * 2
+    told = [each for each in caplog.records if "these namespaces alone" in each.getMessage()]
+    assert len(told) == 1
