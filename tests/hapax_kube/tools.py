@@ -116,8 +116,10 @@ class Release:
         selector = "app.kubernetes.io/component=operator"
         return self.tools.kubectl("logs", "-n", self.namespace, "-l", selector, "--prefix", "--tail=25")
 
-    def uninstall(self) -> None:
-        self.tools.kubectl("delete", "namespace", self.namespace, "--ignore-not-found", timeout_s=180)
+    def uninstall(self, *, wait: bool = True) -> None:
+        """`wait`: until the last pod has ended."""
+        self.tools.kubectl(
+            "delete", "namespace", self.namespace, "--ignore-not-found", f"--wait={str(wait).lower()}", timeout_s=180)
 
 
 def _called(body: Any) -> str:

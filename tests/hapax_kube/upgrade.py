@@ -125,7 +125,8 @@ class Upgrade:
         self.figures: dict[str, float] = {}
         # The former release had jobs beside its nodes, which the present one does only where it is told to.
         values = yaml.safe_load(_VALUES.read_text()) | {"spark": {"enabled": True, "namespaces": [NAMESPACE]}}
-        del values["etcd"]["minReadySeconds"]  # as it comes, since the former nodes look for moved members seldom
+        for role in ("broker", "coordinator", "etcd"):
+            del values[role]["minReadySeconds"]  # as it comes: the former nodes look for moved members seldom
         (folder / "values.yaml").write_text(yaml.safe_dump(values))
         self.page = Page(ROOT / "docs" / "kubernetes.md", self.tools, folder, IMAGE=HAPAX)
 

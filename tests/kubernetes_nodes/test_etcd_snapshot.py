@@ -36,8 +36,8 @@ def etcd(tools: Tools, release: object) -> Iterator[Tools]:
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
     tools.kubectl("apply", "-f", "-", text=text)
     yield tools
-    tools.kubectl("delete", "-f", "-", "--ignore-not-found", text=text)
-    tools.kubectl("delete", "namespace", SPACE)
+    tools.kubectl("delete", "-f", "-", "--ignore-not-found", "--wait=false", text=text)
+    tools.kubectl("delete", "namespace", SPACE, "--wait=false")
 
 
 def run(tools: Tools, *words: str) -> str:

@@ -135,7 +135,7 @@ def closed(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
         release.wait_ready()
         yield release
     finally:
-        release.uninstall()
+        release.uninstall(wait=bool(own))
         if own:
             tools.kubectl("delete", *(word for each in own for word in ("-f", each)), timeout_s=180)
 

@@ -95,8 +95,8 @@ def zoned(cluster: KubeCluster) -> Iterator[KubeCluster]:
                 {"key": "kubernetes.io/hostname", "operator": "In", "values": [name.rpartition("-")[0]]}]}]}}}})
     tools.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     yield cluster
-    tools.kubectl("delete", "namespace", SPACE)
-    tools.kubectl("delete", "pv", *(each["metadata"]["name"] for each in items[2:]))
+    tools.kubectl("delete", "namespace", SPACE, "--wait=false")
+    tools.kubectl("delete", "pv", *(each["metadata"]["name"] for each in items[2:]), "--wait=false")
     tools.kubectl("delete", "storageclass", "zoned")
     for node in given:
         tools.kubectl("label", "node", node, f"{ZONE}-")
