@@ -106,7 +106,7 @@ def test_what_retention_deletes_under_a_batch_that_was_planned_is_not_lost_in_si
         stream(spark, forgetful, topics, tmp_path).awaitTermination()
     with Admin({"bootstrap.servers": forgetful.bootstrap}) as admin:
         for left in admin.list_transactions(states=["Ongoing"]):  # not after its time-out, which is a minute
-            admin.fence_and_abort(left.transactional_id)
+            admin.fence_and_abort(left.transactional_id, by="the test")
     assert values(forgetful, "planned-copies") == []
 
 
