@@ -21,6 +21,7 @@ import itertools
 import multiprocessing
 import os
 import runpy
+import shutil
 import signal
 import sys
 import threading
@@ -34,7 +35,7 @@ import pytest
 
 from integration.waiting import wait_until
 
-SAMPLE: Final = 6
+SAMPLE: Final = 5
 PATIENT: Final = pytest.mark.timeout(7200 if os.environ.get("EXAMPLE_STEPS") else 400)
 """For tests that call `kill_everywhere`."""
 LIMIT_S: Final = 120.0
@@ -128,6 +129,16 @@ class Program:
 
     def run(self, *arguments: str, kill_at: int = 0) -> Run:
         return self.start(*arguments, kill_at=kill_at).wait()
+
+    def broken(self, old: str, new: str) -> Program:
+        """The program with a bug: a copy of its folder, in which `old`, which is in its file once, is replaced."""
+        folder = self._folder / f"broken-{next(self._numbers)}"
+        shutil.copytree(self.path.parent, folder)
+        path = folder / self.path.name
+        text = path.read_text()
+        assert text.count(old) == 1, f"{old!r} is in {path.name} {text.count(old)} times"
+        path.write_text(text.replace(old, new))
+        return Program(path, folder / "runs", self._environment)
 
     def step_at(self, whole: Run, text: str, *, last: bool = False) -> int:
         """The step before the first execution, or the last one, of the line of code that contains `text`. Raises

@@ -72,6 +72,17 @@ def test_each_checkpoint_is_written_once_wherever_the_engine_is_killed(world: Wo
     kill_everywhere(world.program, world.arguments, world.check)
 
 
+def test_without_its_token_a_checkpoint_is_written_twice(world: World) -> None:
+    broken = world.program.broken(
+        "producer.commit(CommitToken(scope, number, records=len(counted), work=work))", "producer.commit()")
+    whole = broken.run(*world.arguments("whole"))
+    step = broken.step_at(whole, "checkpoint.number, checkpoint.position")
+    assert broken.run(*world.arguments("d"), kill_at=step).killed
+    assert broken.run(*world.arguments("d")).code == 0
+    with pytest.raises(AssertionError):
+        world.check("d")
+
+
 def test_a_replay_is_recognised_and_reads_the_planned_lines_although_the_file_has_grown(world: World) -> None:
     whole = world.run("whole")
     before_saving = world.program.step_at(whole, "checkpoint.number, checkpoint.position", last=True)

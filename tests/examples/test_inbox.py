@@ -69,6 +69,16 @@ def test_each_request_is_answered_once_wherever_the_service_is_killed(world: Wor
     kill_everywhere(Program(EXAMPLE, world.folder / "runs"), world.arguments, world.check)
 
 
+def test_without_the_stored_answer_a_request_stays_unanswered(world: World) -> None:
+    broken = Program(EXAMPLE, world.folder / "runs").broken("if first_place == place else None", "if False else None")
+    whole = broken.run(*world.arguments("whole"))
+    world.check("whole")
+    assert broken.run(*world.arguments("d"), kill_at=broken.step_at(whole, "producer.begin()")).killed
+    assert broken.run(*world.arguments("d")).code == 0
+    with pytest.raises(AssertionError):
+        world.check("d")
+
+
 @pytest.mark.parametrize("line", ["answers = handle(database, records)", "producer.begin()", "producer.commit()"])
 def test_a_zombie_answers_nothing_after_its_successor(line: str, world: World) -> None:
     program = Program(EXAMPLE, world.folder / "runs")

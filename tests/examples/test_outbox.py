@@ -84,6 +84,17 @@ def test_each_message_is_published_once_wherever_the_relay_is_killed(world: Worl
     kill_everywhere(world.relay, world.arguments, world.check)
 
 
+def test_without_the_log_s_count_messages_are_published_twice(world: World) -> None:
+    broken = world.relay.broken("dict(lease.progress)", "dict.fromkeys(lease.progress, 0)")
+    whole = broken.run(*world.arguments("whole"))
+    world.check("whole")
+    step = broken.step_at(whole, " " * 20 + "forget_published(")
+    assert broken.run(*world.arguments("d"), kill_at=step).killed
+    assert broken.run(*world.arguments("d")).code == 0
+    with pytest.raises(AssertionError):
+        world.check("d")
+
+
 @pytest.mark.parametrize("line", ["producer.send(", "producer.flush()", "number_messages(database, len"])
 def test_a_zombie_publishes_nothing_after_its_successor(line: str, world: World) -> None:
     whole = world.relay.run(*world.arguments("whole"))

@@ -114,7 +114,7 @@ def test_every_order_counts_once_wherever_the_program_is_killed(
         assert store.query(name, "select count(*), max(part) from refused") == [(2, 0)]
 
     program = Program(EXAMPLE, tmp_path / "runs")
-    kill_everywhere(program, lambda name: arguments(cluster, topic, store.url(name)), check, sample=5)
+    kill_everywhere(program, lambda name: arguments(cluster, topic, store.url(name)), check, sample=4)
 
 
 def test_a_zombie_writes_nothing_after_its_successor(
@@ -149,6 +149,35 @@ def test_a_zombie_within_its_transaction_keeps_its_successor_waiting_only_for_a_
     told = zombie.wait()
     assert told.code == 1 and "idle-in-transaction timeout" in told.output, told.output
     assert totals(store, "within") == TOTALS
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_without_its_transaction_an_order_counts_twice(
+    cluster: LocalCluster, topic: str, store: Store, tmp_path: Path
+) -> None:
+    broken = Program(EXAMPLE, tmp_path / "runs").broken(
+        "with database.transaction():\n        # Also locks", "if True:\n        # Also locks")
+    whole = broken.run(*arguments(cluster, topic, store.url("whole")))
+    assert totals(store, "whole") == TOTALS
+    step = broken.step_at(whole, "for part, next_offset in {")
+    assert broken.run(*arguments(cluster, topic, store.url("d")), kill_at=step).killed
+    broken.run(*arguments(cluster, topic, store.url("d")))
+    assert totals(store, "d") > TOTALS
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_without_its_epoch_a_zombie_counts_again(
+    cluster: LocalCluster, topic: str, store: Store, tmp_path: Path
+) -> None:
+    broken = Program(EXAMPLE, tmp_path / "runs").broken("if mine.rowcount != 1:", "if False:")
+    whole = broken.run(*arguments(cluster, topic, store.url("whole")))
+    step = broken.step_at(whole, "store(database, topic, topic_id, epoch, records)")
+    zombie = broken.start(*arguments(cluster, topic, store.url("z")), pause_at=step)
+    zombie.wait_paused()
+    broken.run(*arguments(cluster, topic, store.url("z")))
+    zombie.go_on()
+    zombie.wait()
+    assert totals(store, "z") > TOTALS
 
 
 def test_a_topic_that_was_created_again_is_recognised(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def world(two_phase_cluster: LocalCluster, tmp_path: Path, request: pytest.Fixtu
 @PATIENT
 def test_every_order_is_on_both_sides_wherever_the_program_is_killed(world: World) -> None:
     program = Program(EXAMPLE, world.folder / "runs")
-    kill_everywhere(program, world.arguments, world.check, sample=5)
+    kill_everywhere(program, world.arguments, world.check, sample=4)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +107,17 @@ def test_a_zombie_decides_nothing_after_its_successor(line: str, said: str, worl
     else:
         assert told.code == 3 and said in told.output, told.output
     world.check("z")
+
+
+@pytest.mark.parametrize("world", ["sqlite"], indirect=True)
+def test_without_the_log_a_recovery_keeps_only_one_side(world: World) -> None:
+    broken = Program(EXAMPLE, world.folder / "runs").broken(
+        'left if left is not None and log.knows("prepared", left) else None', "None")
+    whole = broken.run(*world.arguments("whole"))
+    assert broken.run(*world.arguments("d"), kill_at=broken.step_at(whole, "other.commit(name)")).killed
+    assert broken.run(*world.arguments("d")).code == 0
+    with pytest.raises(AssertionError):
+        world.check("d")
 
 
 @pytest.mark.parametrize("world", ["postgresql"], indirect=True)
