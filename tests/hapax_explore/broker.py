@@ -242,7 +242,7 @@ class Broker(Component):
         )
         partitions = SimpleNamespace(
             settings=_SETTINGS,
-            view=SimpleNamespace(producer_ids_below=1 << 40),
+            view=SimpleNamespace(producer_ids_below=1 << 40, producer_id_floor=0),
             by_name={("t", 0): self.replica} if self.replica.serving else {},
             refusal=lambda topic, index: Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER),
             early_writes=SimpleNamespace(note=lambda topic, index, header: self.replica.machine.note_refused(header)),

@@ -357,7 +357,8 @@ class ControlWorld:
     ) -> Any:
         """A call from a process of its own, which names `cluster_id`, to a service."""
         name = request.DESCRIPTOR.file.package
-        owner = {"pid": "PidAllocator", "cluster_admin": "ClusterAdmin", "lease": "ProducerLeases"}[
+        owner = {"pid": "PidAllocator", "cluster_admin": "ClusterAdmin", "lease": "ProducerLeases",
+                 "restore": "Restore"}[
             request.DESCRIPTOR.file.name.rpartition("/")[2].removesuffix(".proto")]
         process = self.process("caller")
         address = service.rpc_address if "internal" in name else service.public_rpc_address

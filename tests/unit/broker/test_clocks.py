@@ -158,6 +158,7 @@ async def test_a_partition_that_fails_does_not_stop_the_others(clock: str, task_
             self.name, self.serving, self.internal, self.storage_error = name, True, True, ""
             self.log, self.maintenance = log, self
             self.machine = SimpleNamespace(producers=self, decide_expiry=lambda now_ms: None)
+            self.settings = SETTINGS
 
         def visit(self) -> None:
             reached.append(self.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,7 +49,7 @@ class Partitions:
         self.view = SimpleNamespace(
             registered=lambda registration, session: "node" if (registration, session) == (5, SESSION) else None,
             is_deleted=lambda topic_id: topic_id == b"deleted",
-            producer_ids_below=1000,
+            producer_ids_below=1000, producer_id_floor=0,
             session_of=lambda registration: SESSION if registration == 5 else None,
         )
 
@@ -125,6 +126,32 @@ async def test_an_id_that_nobody_handed_out_gets_into_no_log(harness: Harness, p
     call(partitions, second)
     await harness.committer.drain()
     assert [header.base_sequence for header in harness.log_headers()] == [0, 1]
+
+
+async def test_an_id_of_before_a_restore_gets_into_no_log(harness: Harness, partitions: Any) -> None:
+    """Neither as a new producer's batch, nor taken for a repetition of one in the backup."""
+    stored = batch(producer_id=7, epoch=0, sequence=0)
+    call(partitions, stored)
+    await harness.committer.drain()
+    partitions.view.producer_id_floor = 500
+    for refused in (stored, batch(producer_id=7, epoch=0, sequence=1), batch(producer_id=499, epoch=0, sequence=0)):
+        assert error(call(partitions, refused)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    for taken in (batch(producer_id=500, epoch=0, sequence=0), batch()):
+        call(partitions, taken)
+    await harness.committer.drain()
+    assert [header.producer_id for header in harness.log_headers()] == [7, 500, -1]
+
+
+async def test_clients_wait_while_their_topic_is_restored(harness: Harness, partitions: Any) -> None:
+    harness.replica.set_settings(replace(harness.settings, restoring="backup"))
+    assert error(call(partitions, batch())) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    with pytest.raises(Refusal) as refused:
+        await found(partitions, LATEST)
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    harness.replica.set_settings(harness.settings)
+    call(partitions, batch())
+    await harness.committer.drain()
+    assert len(harness.log_headers()) == 1
 
 
 async def test_answers_wait_for_every_partition(harness: Harness, partitions: Any) -> None:

@@ -45,3 +45,15 @@ def test_no_block_of_a_bad_size_or_past_the_last_id(counter: int, size: int) -> 
 
 def test_the_last_block() -> None:
     assert next_block(MAX_PRODUCER_ID - 100, 100) == PidBlock(ProducerId(MAX_PRODUCER_ID - 100), 100)
+
+
+def test_ids_of_before_a_restore_are_given_up() -> None:
+    """Also those of a block in use, and only those below the floor."""
+    blocks = PidBlocks(prefetch_below=1)
+    for first in (0, 10, 100):
+        blocks.add(PidBlock(ProducerId(first), 10), first - 1)
+    assert blocks.take() == 0
+    blocks.drop_below(15)
+    assert blocks.remaining == 15 and blocks.take() == 15
+    blocks.drop_below(1000)
+    assert blocks.remaining == 0 and blocks.take() is None

@@ -1,0 +1,106 @@
+"""Batches of a backup in a partition that is being restored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hapax.broker.importing import import_batches
+from hapax.codec.batch import patch_prefix
+from hapax.codec.control import encode_control
+from hapax.core.control import Marker
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.types import ProducerEpoch, ProducerId
+from unit.broker.broker_fixtures import Harness, batch
+
+
+@pytest.fixture
+async def restoring(harness: Harness) -> Harness:
+    harness.replica.set_settings(replace(harness.settings, restoring="backup"))
+    return harness
+
+
+def stored(offset: int, count: int = 1, **fields: int | bool) -> bytes:
+    data = batch(count, **fields)  # type: ignore[arg-type]
+    patch_prefix(data, offset, 9)
+    return bytes(data)
+
+
+def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
+    data = encode_control(Marker(ProducerId(producer_id), ProducerEpoch(0), commit, 0), 1_700_000_000_000)
+    patch_prefix(data, offset, 9)
+    return bytes(data)
+
+
+async def imported(harness: Harness, *batches: bytes, first: int = 0) -> None:
+    await import_batches(harness.replica, first, bytearray(b"".join(batches)))
+
+
+async def refused(harness: Harness, *batches: bytes, first: int = 0) -> Refusal:
+    with pytest.raises(Refusal) as refusal:
+        await imported(harness, *batches, first=first)
+    return refusal.value
+
+
+async def test_batches_keep_their_offsets_and_gaps(restoring: Harness) -> None:
+    await imported(restoring, stored(0, 3), stored(7, 2))
+    assert [(h.base_offset, h.next_offset, h.leader_epoch) for h in restoring.log_headers()] == [(0, 3, 1), (7, 9, 1)]
+    assert restoring.replica.machine.high_watermark == 9
+
+
+async def test_what_is_there_is_not_stored_twice(restoring: Harness) -> None:
+    """An answer was lost, or a restore was interrupted."""
+    await imported(restoring, stored(0, 3))
+    await imported(restoring, stored(0, 3), stored(3))
+    assert [h.base_offset for h in restoring.log_headers()] == [0, 3]
+
+
+async def test_transactions_are_as_they_were(restoring: Harness) -> None:
+    await imported(
+        restoring, stored(0, producer_id=5, epoch=0, sequence=0, transactional=True),
+        stored(1, producer_id=6, epoch=0, sequence=0, transactional=True), marker(2, 5, commit=False),
+        marker(3, 6, commit=True))
+    machine = restoring.replica.machine
+    assert machine.last_stable_offset == 4
+    assert [(a.producer_id, a.first_offset) for a in machine.aborted_transactions(0, 4)] == [(5, 0)]
+    await restoring.replica.maintenance.last_checkpoint()
+    restoring.crash()
+    await restoring.open()
+    aborted = restoring.replica.machine.aborted_transactions(0, 4)
+    assert [(a.producer_id, a.first_offset) for a in aborted] == [(5, 0)]
+
+
+async def test_a_log_begins_where_the_backup_does(restoring: Harness) -> None:
+    await imported(restoring, first=40)
+    await imported(restoring, stored(40), first=40)
+    restoring.crash()
+    again = await restoring.open()
+    assert (again.machine.log_start_offset, again.machine.log_end_offset) == (40, 41)
+
+
+async def test_nothing_else_is_appended_meanwhile(restoring: Harness) -> None:
+    (result,) = restoring.replica.write_markers([Marker(ProducerId(5), ProducerEpoch(0), False, 1)])
+    assert result[1] is not None and result[1].code is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert restoring.log_headers() == []
+
+
+async def test_only_a_topic_that_is_restored_takes_them(harness: Harness) -> None:
+    assert (await refused(harness, stored(0))).code is ErrorCode.INVALID_REQUEST
+    assert harness.log_headers() == []
+
+
+async def test_batches_that_do_not_follow_are_refused(restoring: Harness) -> None:
+    await imported(restoring, stored(0, 3))
+    assert (await refused(restoring, stored(2, 3))).code is ErrorCode.CORRUPT_MESSAGE
+    damaged = bytearray(stored(3))
+    damaged[-1] ^= 1
+    assert (await refused(restoring, bytes(damaged))).code is ErrorCode.CORRUPT_MESSAGE
+    assert (await refused(restoring, stored(3)[:-1])).code is ErrorCode.CORRUPT_MESSAGE
+    assert [h.base_offset for h in restoring.log_headers()] == [0]
+
+
+async def test_records_below_the_backups_beginning_are_not_dropped(restoring: Harness) -> None:
+    await imported(restoring, stored(0, 3))
+    assert (await refused(restoring, stored(40), first=40)).code is ErrorCode.INVALID_REQUEST
+    assert restoring.replica.machine.log_end_offset == 3
