@@ -11,7 +11,10 @@ log = telemetry.logger("rolls")
 
 async def replaced(api: KubeApi, namespace: str, planned: RollPlan) -> RollPlan:
     """Returns the plan; if the pod may not be evicted now, the one that waits. A PodDisruptionBudget may refuse it, or
-    a webhook, which may also be away: the rest of the look must not wait for that, and the condition says it."""
+    a webhook, which may also be away: the rest of the look must not wait for that, and the condition says it.
+
+    A pod whose claim is being deleted stays. The claim ends with the pod, so a roll would take one volume after the other
+    away, if somebody has deleted them by mistake."""
     step = planned.step
     if not isinstance(step, DeletePod):
         return planned
@@ -28,6 +31,9 @@ async def replaced(api: KubeApi, namespace: str, planned: RollPlan) -> RollPlan:
 
 async def _ended(api: KubeApi, namespace: str, step: DeletePod) -> str:
     """Why not; empty: it ends. Raises KubeUnavailable, KubeRefused."""
+    claim = await api.read(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/data-{step.name}")
+    if claim is not None and "deletionTimestamp" in claim["metadata"]:
+        return "its claim is being deleted, and its data would go with the pod: delete the pod if that is meant"
     if step.evict:
         return await api.evict(namespace, step.name, step.uid)
     await api.end(f"/api/v1/namespaces/{namespace}/pods/{step.name}", step.uid)

@@ -12,6 +12,13 @@ PAGE = "docs/kubernetes.md"
 
 MUTANTS = (
     Mutant(
+        "a roll takes volumes whose claims are being deleted", "docs/kubernetes.md",
+        "../../operator/hapax_operator/evictions.py",
+        '    if claim is not None and "deletionTimestamp" in claim["metadata"]:\n',
+        "    if False:\n",
+        (unit("operator/test_rolls.py"), unit("operator/test_etcd_keeper.py")),
+    ),
+    Mutant(
         "a roll takes two pods at once", PAGE, ROLL,
         "    if unready:\n        new =",
         "    if False:\n        new =",

@@ -38,6 +38,7 @@ class Api:
         self.broken = False
         """Whether the pod is of a former revision, and not ready."""
         self.evicted: list[str] = []
+        self.claim_ends = False
         self.status: dict[str, Any] = {}
         self.notes: list[Note] = []
 
@@ -45,6 +46,8 @@ class Api:
         metadata = {"namespace": "n", "name": "e", "uid": "w", "generation": 1, "resourceVersion": "1"}
         if "configmaps" in path:
             return self.remembered
+        if "persistentvolumeclaims" in path:
+            return {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"} if self.claim_ends else {}}
         if "workloads" in path:
             return {"metadata": metadata, "status": self.known}
         return {"metadata": metadata, "spec": {"replicas": 1},
@@ -244,3 +247,13 @@ async def test_a_defragmentation_without_effect_is_not_repeated_at_each_look(tmp
     for _ in range(3):
         await kept.look()
     assert members.defragmented == 2
+
+
+async def test_the_only_member_stays_while_its_claim_is_being_deleted(tmp_path: Path) -> None:
+    """A new revision would take all that etcd has."""
+    api = Api()
+    api.broken = api.claim_ends = True
+    await keeper(api, Members(), tmp_path).look()
+    shown = {each["type"]: each for each in api.status["conditions"]}
+    assert api.evicted == [] and shown["Rolled"]["reason"] == "EvictionRefused"
+    assert "its data would go with the pod" in shown["Rolled"]["message"]

@@ -46,11 +46,15 @@ class Api:
         self.refuses = ""
         """What a budget has against evictions."""
         self.told: list[tuple[str, str]] = []
+        self.claims: dict[str, dict[str, Any]] = {}
         self.away_from = 99
         """The listing from which on pod 0 is being deleted by others."""
 
-    async def read(self, path: str) -> Mapping[str, Any]:
-        metadata = {"namespace": "n", "name": "b", "uid": "w", "generation": 1}
+    async def read(self, path: str) -> Mapping[str, Any] | None:
+        metadata: dict[str, Any] = {"namespace": "n", "name": "b", "uid": "w", "generation": 1}
+        if "persistentvolumeclaims" in path:
+            assert path.startswith("/api/v1/namespaces/n/")
+            return self.claims.get(path.rpartition("/")[2])
         if "workloads" in path:
             return {"metadata": metadata}
         return {"metadata": metadata, "status": {"observedGeneration": 1, "updateRevision": "new"},
@@ -176,3 +180,17 @@ async def test_a_clock_that_is_set_neither_hastens_nor_delays_the_repair_of_a_po
         clock.monotonic += monotonic
         await rolls.look()
     assert api.ended == ends
+
+
+async def test_a_pod_whose_claim_is_being_deleted_stays() -> None:
+    """All claims were deleted by mistake, which has no effect while the pods run, and then the chart changes: the roll
+    would take the last copy of what has only one."""
+    api = Api()
+    api.claims = {f"data-b-{each}": {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}} for each in BROKERS}
+    async with keeper(api) as (rolls, _):
+        assert await rolls.look() < 5
+        assert api.ended == [] and [reason for reason, _ in api.told] == ["EvictionRefused"]
+        assert "b-2 may not be evicted now: its claim is being deleted" in api.told[0][1]
+        api.claims["data-b-2"] = {"metadata": {}}
+        await rolls.look()
+    assert api.ended == ["u2"]
