@@ -13,8 +13,8 @@ async def replaced(api: KubeApi, namespace: str, planned: RollPlan) -> RollPlan:
     """Returns the plan; if the pod may not be evicted now, the one that waits. A PodDisruptionBudget may refuse it, or
     a webhook, which may also be away: the rest of the look must not wait for that, and the condition says it.
 
-    A pod whose claim is being deleted stays. The claim ends with the pod, so a roll would take one volume after the other
-    away, if somebody has deleted them by mistake."""
+    A pod whose claim is being deleted stays. The claim ends with the pod, so a roll would take one volume after the
+    other away, if somebody has deleted them by mistake."""
     step = planned.step
     if not isinstance(step, DeletePod):
         return planned

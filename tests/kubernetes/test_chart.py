@@ -109,7 +109,7 @@ def test_only_the_operator_and_the_keeper_have_a_token_and_the_operator_s_rights
             (["brokerpools"], ["create"]), (["workloads"], ["create"]), (["events"], ["create", "get", "patch"]),
             # Admission policies leave it those of brokers and coordinators, and the sizes of brokers' claims.
             (["pods/eviction"], ["create"]), (["pods"], ["list", "watch", "delete"]),
-            (["persistentvolumeclaims"], ["list", "patch"]))
+            (["persistentvolumeclaims"], ["get", "list", "patch"]))
         assert rule["resources"] != ["statefulsets"] or "patch" not in rule["verbs"]
     narrow = render('operator.watchNamespaces=["team-a"]')
     cluster_wide = of(narrow, "ClusterRole", "prod.demo-hapax-operator")["rules"]
