@@ -10,7 +10,8 @@ import asyncio
 import logging
 import math
 from collections import OrderedDict, deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from hapax.client.accumulator import Accumulator, OpenBatch
@@ -99,6 +100,8 @@ class Engine:
         self._flushers: deque[tuple[int, asyncio.Future[None]]] = deque()
         """Each with the number of the last batch that it waits for."""
         self._pumping = self._again = False
+        self._in_bulk = False
+        """Whole batches of several partitions were handed over at once."""
         self._dispatching: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
@@ -315,6 +318,7 @@ class Engine:
         """Adds batches that the caller has built, so that one request can carry those of several partitions. Returns
         for each the report of its first record."""
         loop, now, found = asyncio.get_running_loop(), self.cluster.now(), []
+        self._in_bulk = True
         for partition, data, records in batches:
             content = self.accumulator.whole(data, records, now)
             delivery: asyncio.Future[DeliveryReport] = loop.create_future()
@@ -438,6 +442,20 @@ class Engine:
         self.pump()
 
     # --- outcomes of batches, reported by the sender ----------------------------------------------------------
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """For `append_batches`: carries out the machine's effects after all outcomes of one answer. Then what follows
+        them leaves in one request, as they did."""
+        if self._pumping or not self._in_bulk:
+            yield
+            return
+        self._pumping = True
+        try:
+            yield
+        finally:
+            self._pumping = False
+            self.pump()
 
     def delivered(self, batch: Batch, offset: Offset, timestamp: TimestampMs) -> None:
         self.machine.delivered(batch, offset, timestamp)

@@ -38,6 +38,7 @@ _VERSION_1 = 11
 class Outcomes(Protocol):
     """The producer machine's events, to which the sender reports."""
 
+    def together(self) -> contextlib.AbstractContextManager[None]: ...
     def delivered(self, batch: Batch, offset: Offset, timestamp: TimestampMs) -> None: ...
     def refused(self, batch: Batch, code: int, reason: str) -> ErrorKind: ...
     def lost(self, batch: Batch, reason: str) -> None: ...
@@ -231,17 +232,19 @@ class Sender:
             name = by_id.get(topic.topic_id, topic.name)
             for partition in topic.partition_responses:
                 answers[name, partition.index] = partition
-        for batch in batches:
-            answer = answers.get((batch.partition.topic, batch.partition.partition))
-            if answer is None:
-                self._outcomes.lost(batch, "the answer leaves the partition out")
-            elif answer.error_code == 0:
-                self.write_passes.pop((batch.partition.topic, batch.partition.partition), None)
-                self._outcomes.delivered(batch, Offset(answer.base_offset), TimestampMs(answer.log_append_time_ms))
-            else:
-                reason = answer.error_message or ""
-                if self._outcomes.refused(batch, answer.error_code, reason) is ErrorKind.RETRY:
-                    self._cluster.refresh_soon()
+        with self._outcomes.together():
+            for batch in batches:
+                answer = answers.get((batch.partition.topic, batch.partition.partition))
+                if answer is None:
+                    self._outcomes.lost(batch, "the answer leaves the partition out")
+                elif answer.error_code == 0:
+                    self.write_passes.pop((batch.partition.topic, batch.partition.partition), None)
+                    offset, time = Offset(answer.base_offset), TimestampMs(answer.log_append_time_ms)
+                    self._outcomes.delivered(batch, offset, time)
+                else:
+                    reason = answer.error_message or ""
+                    if self._outcomes.refused(batch, answer.error_code, reason) is ErrorKind.RETRY:
+                        self._cluster.refresh_soon()
 
 
 def _data(batch: Batch) -> bytearray | memoryview:

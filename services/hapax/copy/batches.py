@@ -2,13 +2,13 @@
 
 A batch is passed on as it is, compression included, wherever a client may write such a batch. Batches that only a
 broker writes (compacted, with log-append time or a delete horizon) are decoded and encoded again with the same
-compression, and so is a batch that is copied from its middle on.
+compression, and so are a batch that is copied from its middle on, and small batches, of which many become one.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from hapax.client.partitioner import partition_of
@@ -22,6 +22,11 @@ from hapax.core.errors import ErrorCode, Refusal
 
 _MAGIC_AT: Final = 16
 _OLD_HEADER: Final = 17
+_SMALL_BYTES: Final = 2 << 10
+_WORTH_MERGING: Final = 4
+"""Number of small batches."""
+_MERGED_BYTES: Final = 64 << 10
+"""Of a batch that small ones are merged to, before compression."""
 _ONLY_BROKERS: Final = LOG_APPEND_TIME | DELETE_HORIZON
 
 
@@ -159,6 +164,49 @@ def _spans(offsets: Iterable[int]) -> tuple[tuple[int, int], ...]:
         else:
             found.append((offset, 1))
     return tuple(found)
+
+
+def merged(held: Sequence[Held], start: int) -> Iterator[Outgoing]:
+    """As `for_target` of each, where small batches that follow each other become larger ones, with the compression of
+    the first: each batch costs a place in a request of its own. Raises Refusal if records cannot be decoded."""
+    small: list[Held] = []
+    for each in held:
+        if each.data is None:
+            continue
+        if each.size < _SMALL_BYTES:
+            if small and small[0].header.compression != each.header.compression:
+                yield from _one_of(small, start)
+                small = []
+            small.append(each)
+            continue
+        yield from _one_of(small, start)
+        small = []
+        if (outgoing := for_target(each, start)) is not None:
+            yield outgoing
+    yield from _one_of(small, start)
+
+
+def _one_of(small: list[Held], start: int) -> Iterator[Outgoing]:
+    if len(small) < _WORTH_MERGING:
+        for each in small:
+            if (outgoing := for_target(each, start)) is not None:
+                yield outgoing
+        return
+    compression = small[0].header.compression
+    builder, offsets = RecordBatchBuilder(compression=compression, limit=_MERGED_BYTES), list[int]()
+    for each in small:
+        assert each.data is not None
+        for record in decode_batch(each.data, 0, each.header.size):
+            if record.offset < start:
+                continue
+            content = (record.timestamp, record.key, record.value, record.headers)
+            if not builder.append(*content):
+                yield Outgoing(builder.build(), builder.count, _spans(offsets))
+                builder, offsets = RecordBatchBuilder(compression=compression, limit=_MERGED_BYTES), []
+                builder.append(*content)
+            offsets.append(record.offset)
+    if offsets:
+        yield Outgoing(builder.build(), builder.count, _spans(offsets))
 
 
 def by_key(

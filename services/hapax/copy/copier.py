@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from hapax.client.backoff import Backoff
@@ -22,7 +22,7 @@ from hapax.client.environment import ClientPorts, RealPorts
 from hapax.client.errors import FatalError, FencedError, HapaxError, RetriableError
 from hapax.client.records import DeliveryReport
 from hapax.client.settings import known_to
-from hapax.copy.batches import Held, by_key, for_target
+from hapax.copy.batches import Held, by_key, merged
 from hapax.copy.clients import Clients
 from hapax.copy.groups import GroupPositions
 from hapax.copy.load import Load
@@ -412,11 +412,9 @@ class Copier:
             readings[share].position, readings[share].epoch = offset, epoch
             self._shares.count(share).position = offset
 
-    def _fill(self, load: Load, share: TopicPartition, reading: Reading, held: Iterable[Held]) -> None:
-        for each in held:
-            outgoing = for_target(each, reading.position)
-            if outgoing is not None:
-                load.add(share, share, outgoing)
+    def _fill(self, load: Load, share: TopicPartition, reading: Reading, held: Sequence[Held]) -> None:
+        for outgoing in merged(held, reading.position):
+            load.add(share, share, outgoing)
 
     async def _fill_by_key(self, load: Load, share: TopicPartition, reading: Reading, held: Iterable[Held]) -> None:
         target = self._topics.wanted[share.topic].target

@@ -22,6 +22,7 @@ from hapax.client.settings import Options
 from hapax.core.errors import ErrorCode
 from hapax.core.producer.states import State
 from hapax.core.types import TopicPartition
+from hapax.runtime import supervision
 
 log = logging.getLogger("hapax.copy")
 
@@ -29,6 +30,8 @@ Batch = tuple[TopicPartition, bytearray | memoryview, int]
 """Partition of the target, the batch, and its number of records."""
 
 _SAY_EVERY_MS: Final = 10_000
+_LOOK_S: Final = 1.0
+"""How often a wait checks whether it has to end."""
 _CLOSE_S: Final = 2.0
 """How long a producer may take to abort its transaction before it is dropped. The next one aborts it otherwise."""
 _OF_BATCHES: Final = frozenset({
@@ -120,7 +123,7 @@ class Writer:
             if batches:
                 sent = await producer.send_batches(batches)
             if more is not None:
-                await producer.flush()
+                await self._flush(producer)
                 further = more([report.result() for report in sent])
                 for topic in sorted({partition.topic for partition, _, _ in further} - self._known):
                     await self.partitions_of(topic)
@@ -135,9 +138,21 @@ class Writer:
                     raise Refused(partition, failure) from error
             raise
 
+    async def _flush(self, producer: Producer) -> None:
+        flushing = supervision.judged(producer.flush())
+        try:
+            while not flushing.done():
+                await asyncio.wait([flushing], timeout=_LOOK_S)
+                if self._stopping() and not flushing.done():
+                    raise Stopped
+            await flushing
+        finally:
+            flushing.cancel()
+
     async def _end(self, producer: Producer) -> None:
         """Commits, and waits for the outcome without a limit."""
         told = self._ports.clock.monotonic_ms() + _SAY_EVERY_MS
+        before = _refused(producer)
         while True:
             try:
                 await producer.commit()
@@ -145,8 +160,10 @@ class Writer:
             except RetriableError as error:
                 if self._stopping():
                     raise Stopped from error
-                if self._ports.clock.monotonic_ms() >= told:
-                    log.warning("waiting for the target to end a transaction: %s", error)
+                now = self._ports.clock.monotonic_ms()
+                if now >= told:
+                    told = now + _SAY_EVERY_MS
+                    log.warning("waiting for the target: %s%s", error.message, _refusals(producer, before))
 
     async def abandon(self) -> None:
         """After a failed `write`: aborts the transaction, or gets a new producer where its state is not known. Raises
@@ -165,3 +182,17 @@ class Writer:
         elif producer is not None and producer.state is State.READY:
             return
         await self.start()
+
+
+def _refused(producer: Producer) -> dict[str, float]:
+    """Code -> number of answers that have refused a batch."""
+    begin = 'hapax_client_batch_errors_total{code="'
+    return {
+        name.removeprefix(begin).rstrip('"}'): count for name, count in producer.metrics.values().items()
+        if name.startswith(begin)}
+
+
+def _refusals(producer: Producer, before: Mapping[str, float]) -> str:
+    new = {code: count - before.get(code, 0) for code, count in _refused(producer).items()}
+    said = ", ".join(f"{code} ({count:g} times)" for code, count in sorted(new.items()) if count)
+    return f"; meanwhile it has answered {said}" if said else ""

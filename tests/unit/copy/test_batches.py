@@ -11,7 +11,7 @@ from hapax.client.partitioner import partition_of
 from hapax.codec.batch import check_batch, check_client_batch, patch_append_time, patch_prefix, read_header
 from hapax.codec.control import encode_control
 from hapax.codec.records import decode_batch, encode_records
-from hapax.copy.batches import by_key, for_target, parse
+from hapax.copy.batches import by_key, for_target, merged, parse
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode
 
@@ -128,6 +128,25 @@ def test_old_message_formats_are_told(magic: int) -> None:
 def test_the_end_of_an_answer_may_be_incomplete() -> None:
     held, following, damage = parse((batch(0) + batch(3))[:-5], (), 0)
     assert (len(held), following, damage) == (1, 3, None)
+
+
+def test_small_batches_become_one() -> None:
+    data = b"".join(bytes(batch(3 * i, compression=3, first=3 * i)) for i in range(5))
+    data += bytes(marker(15, 1, commit=True)) + bytes(batch(16, 2, compression=3, first=15))
+    data += bytes(batch(18, 400, first=17)) + bytes(batch(418, 1, first=417)) + bytes(batch(419, 1, compression=1))
+    held, following, damage = parse(bytearray(data), (), 1)
+    assert (following, damage) == (420, None)
+    found = list(merged(held, 1))
+    for each in found:
+        header = read_header(each.data)
+        check_batch(each.data, header)
+        check_client_batch(header)
+        assert each.records == header.record_count == sum(count for _, count in each.spans)
+    assert [(each.records, each.spans) for each in found] == [
+        (16, ((1, 14), (16, 2))), (400, ((18, 400),)), (1, ((418, 1),)), (1, ((419, 1),))]
+    assert [read_header(each.data).compression for each in found] == [3, 0, 0, 1]
+    assert [value for each in found for _, value in values(each.data)] == [
+        f"v{i}".encode() for i in (*range(1, 418), 0)]
 
 
 def test_records_by_key() -> None:
