@@ -344,7 +344,7 @@ def etcd_values() -> Iterator[tuple[str, bytes]]:
         yield keys.shard(kind, ShardId(7)), etcd.ShardRecord(  # type: ignore[arg-type]
             NodeId(100), RegistrationEpoch(30), ShardEpoch(7)
         ).encode()
-    yield keys.pid_next, etcd.PidCounterRecord(ProducerId(5_000)).encode()
+    yield keys.pid_next, etcd.PidCounterRecord(ProducerId(5_000), floor=2_000).encode()
     where = TopicIdPartition(FLIGHTS, PartitionIndex(0))
     yield keys.pid_lease("loader/1"), etcd.PidLeaseRecord(
         "loader/1", ProducerId(3_000), ProducerEpoch(2), "loader on a", T0, T0 + 600_000, (where,), {where: 336_776},

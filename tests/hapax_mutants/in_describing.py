@@ -44,7 +44,7 @@ MUTANTS = (
     ),
     Mutant(
         "producers of offsets are never forgotten", "rule 14: expiry bounds a broker's memory", "broker/periodic_tasks.py",
-        "        if not replica.storage_error:\n            due =",
+        "        if not replica.storage_error and not replica.settings.restoring:\n            due =",
         "        if not replica.internal and not replica.storage_error:\n            due =",
         (unit("broker/test_periodic_tasks.py"),),
     ),

@@ -85,8 +85,8 @@ MUTANTS = (
     ),
     Mutant(
         "producer ids are handed out twice", "ids are never reused; etcd: every write compares", "pid/blocks.py",
-        "                compares = [Compare(self._key, \"mod_revision\", revision)]\n                if revision:",
-        "                compares: list[Compare] = []\n                if False:",
+        "        compares = [Compare(self._key, \"mod_revision\", revision)]\n        if revision:",
+        "        compares: list[Compare] = []\n        if False:",
         (unit("pid/test_pid_service.py"), sim()),
     ),
     Mutant(

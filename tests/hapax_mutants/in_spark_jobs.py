@@ -101,8 +101,8 @@ MUTANTS = (
     ),
     Mutant(
         "a template lifts the gate", "docs/kubernetes.md", OPERATOR + "spark_pods.py",
-        "    body = merged(merged(merged(usual, _of(spark.driver_template)), _common(work, spark, \"driver\")), needed)\n    # A template may neither lift the gate nor let anything start the driver a second time.\n    body[\"spec\"][\"schedulingGates\"] = needed[\"spec\"][\"schedulingGates\"]\n",
-        "    body = merged(merged(merged(usual, needed), _common(work, spark, \"driver\")), _of(spark.driver_template))\n",
+        "    body = merged(merged(merged(usual, given_in(spark.driver_template)), _common(work, spark, \"driver\")), needed)\n    # A template may neither lift the gate nor let anything start the driver a second time.\n    body[\"spec\"][\"schedulingGates\"] = needed[\"spec\"][\"schedulingGates\"]\n",
+        "    body = merged(merged(merged(usual, needed), _common(work, spark, \"driver\")), given_in(spark.driver_template))\n",
         (TEMPLATES,),
     ),
     Mutant(

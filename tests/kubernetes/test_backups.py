@@ -275,7 +275,7 @@ def test_what_cannot_be_kept_is_told(storage: Storage, elsewhere: str, tmp_path:
     full = volumes(storage, "save", str(tmp_path))
     assert full.returncode == 1 and "the storage is full" in full.stderr
     unfinished = volumes(storage, "finish", str(tmp_path))
-    assert unfinished.returncode == 1 and "no backup of demo that is cut" in unfinished.stderr
+    assert unfinished.returncode == 1 and f"no backup of demo in {storage.namespace} that is cut" in unfinished.stderr
     storage.error, storage.ready = "", True
     wait_until(lambda: not list(tmp_path.glob(now())), "another second", 5)
     done(storage, "save", str(tmp_path))

@@ -73,6 +73,7 @@ SUITE: Final = (
     "tests/integration/test_handshakes.py",
     "tests/integration/test_quotas.py",
     "tests/integration/test_secure_cluster.py",
+    "tests/copying/test_secure_copy.py",
     "tests/clients/other/test_access_tools.py",
     "tests/clients/other/test_quota_tools.py",
     "tests/clients/test_abuse_by_tenants.py",
