@@ -245,7 +245,8 @@ def test_examples_of_the_page_are_taken(namespace: Namespace) -> None:
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     examples = re.findall(r"^    apiVersion: hapax[.]dev/.*\n(?:    .*\n)+", page, re.MULTILINE)
     bodies = [yaml.safe_load(textwrap.dedent(each)) for each in examples]
-    assert [each["metadata"]["name"] for each in bodies] == ["orders", "web", "loader", "flights", "flights", "nightly", "orders"]
+    assert [each["metadata"]["name"] for each in bodies] == [
+        "orders", "web", "loader", "flights", "flights", "nightly", "orders"]
     for body in bodies:
         path = namespace.path(body["kind"].lower() + "s").replace("v1alpha1", body["apiVersion"].rpartition("/")[2])
         body["metadata"].pop("namespace", None)
