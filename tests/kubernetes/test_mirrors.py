@@ -14,6 +14,7 @@ import yaml
 
 from hapax_kube.answering import answering
 from hapax_kube.api import KubeApi
+from hapax_kube.binaries import ROOT
 from hapax_kube.copiers import Copiers
 from hapax_kube.operator import Namespace, OperatorProcess
 from hapax_operator.mirror_pods import METRICS_PORT
@@ -213,3 +214,33 @@ def test_the_chart_s_rights_suffice_and_reach_no_deployment_of_others(
     finally:
         kube_api.kubectl("delete", "--wait=false", "-f", str(applied))
         kube_api.delete(f"/api/v1/namespaces/{home}")
+
+
+def test_mirrors_have_namespaces_of_their_own(
+    helm: Callable[..., subprocess.CompletedProcess[str]], render: Callable[..., list[dict[str, Any]]]
+) -> None:
+    words = ("template", "demo", str(ROOT / "charts" / "hapax"), "--namespace", "prod")
+    refused = helm(*words, "--set-json", 'mirrors.namespaces=["prod"]')
+    assert "has those of the cluster: choose another" in refused.stderr
+    told = "operator-mirrors"
+    assert told not in json.dumps(render())
+    objects = render('mirrors.namespaces=["shop"]', "serviceMonitor.enabled=true", 'operator.watchNamespaces=["web"]',
+                     'networkPolicy.clients=[{"podSelector": {}}]')
+    roles = [each for each in objects if each["kind"] == "Role" and each["metadata"]["name"].endswith(told)]
+    assert [each["metadata"]["namespace"] for each in roles] == ["shop"]
+    assert "secrets" not in {kind for rule in roles[0]["rules"] for kind in rule["resources"]}
+    (monitor,) = (each for each in objects if each["kind"] == "PodMonitor")
+    assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["shop"]}
+    (operator,) = (each for each in objects if each["kind"] == "Deployment" and each["metadata"]["name"] ==
+                   "demo-hapax-operator")
+    assert "shop" in operator["spec"]["template"]["spec"]["containers"][0]["args"], "it watches it"
+    policies = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "NetworkPolicy"}
+    assert {"ports": [{"port": METRICS_PORT, "protocol": "TCP"}]} in policies["demo-hapax-operator"]["egress"]
+    assert "hapax-copy" in json.dumps(policies["demo-hapax-broker"]["ingress"])
+    (config,) = (each for each in objects if each["metadata"]["name"] == "demo-hapax-operator-access")
+    assert json.loads(config["data"]["access.json"])["copiers"] == {
+        "bootstrapServers": "demo-hapax.prod.svc.cluster.local:9092", "imagePullPolicy": "IfNotPresent",
+        "image": f"registry.example/hapax:{CHART['appVersion']}", "imagePullSecrets": []}
+
+
+CHART = yaml.safe_load((ROOT / "charts" / "hapax" / "Chart.yaml").read_text())
