@@ -14,6 +14,8 @@ from hapax_operator.pod_template import POD_SECURITY, SECURITY, given_in, merged
 from hapax_operator.resources import CLUSTER, GROUP, KINDS, VERSION, version_of
 
 METRICS_PORT: Final = 8080
+PASSWORD: Final = "hapax.dev/password-since"
+"""An annotation of copiers' pods. They read their files once, so that another password needs other pods."""
 FINGERPRINT: Final = "hapax.dev/fingerprint"
 """An annotation: what the object was made of."""
 MIRROR: Final = "hapax.dev/mirror-uid"
@@ -48,6 +50,8 @@ class UserSeen(NamedTuple):
     ready: bool = False
     message: str = ""
     """Why not."""
+    password_since: str = ""
+    """RFC 3339: when the password in its Secret was made."""
 
 
 class PodSeen(NamedTuple):
@@ -68,13 +72,15 @@ def selector(mirror: MirrorResource) -> str:
     return f"{MIRROR}={mirror.meta.uid}"
 
 
-def deployment(mirror: MirrorResource, copiers: Copiers, own_user: bool) -> dict[str, Any]:
-    """`own_user`: whether the operator made a User for the target."""
-    target = ClientFile("secret", beside(mirror), "client.properties") if own_user else mirror.target.file
+def deployment(mirror: MirrorResource, copiers: Copiers, own: UserSeen | None) -> dict[str, Any]:
+    """`own`: the User that the operator made for the target; None: there is none."""
+    target = mirror.target.file if own is None else ClientFile("secret", beside(mirror), "client.properties")
     files = [(side, file) for side, file in (("source", mirror.source.file), ("target", target)) if file is not None]
     labels = {**_NAMES, MIRROR: mirror.meta.uid}
     needed: dict[str, Any] = {
-        "metadata": {"labels": {**labels, "hapax.dev/mirror": short_name(mirror.meta.ref.name)}},
+        "metadata": {
+            "labels": {**labels, "hapax.dev/mirror": short_name(mirror.meta.ref.name)},
+            **({"annotations": {PASSWORD: own.password_since}} if own is not None else {})},
         "spec": {
             "imagePullSecrets": [{"name": each} for each in mirror.pull_secrets or copiers.pull_secrets],
             "nodeSelector": dict(mirror.node_selector), "tolerations": list(mirror.tolerations),
@@ -205,7 +211,8 @@ def user_seen(body: Mapping[str, Any], mirror: MirrorResource) -> UserSeen:
     current = status.get("observedGeneration") == body["metadata"].get("generation")
     return UserSeen(
         body["metadata"]["resourceVersion"], _is_ours(body, mirror), fingerprint_of(body),
-        current and found.get("status") == "True", found.get("message") or "the operator has not looked at it yet")
+        current and found.get("status") == "True", found.get("message") or "the operator has not looked at it yet",
+        str(status.get("passwordSince") or ""))
 
 
 def pod_seen(body: Mapping[str, Any]) -> PodSeen:

@@ -138,11 +138,14 @@ def _planned(mirror: MirrorResource, seen: MirrorSeen) -> MirrorPlan:
             foreign = f"the User {beside(mirror)} was not made for this Mirror; give spec.target.secret, or delete it"
         elif seen.user.fingerprint != fingerprint_of(body):
             actions.append(WriteUser(body, seen.user.version))
-    wanted, running = deployment(mirror, seen.copiers, own_user), seen.deployment
-    if running is None:
-        actions.append(WriteDeployment(wanted, ""))
-    elif not running.ours:
+    waits = own_user and not (seen.user is not None and seen.user.ready) and not mirror.suspend
+    wanted, running = deployment(mirror, seen.copiers, seen.user if own_user else None), seen.deployment
+    if running is not None and not running.ours:
         foreign = f"the Deployment {beside(mirror)} was not made for this Mirror; delete it"
+    elif waits:
+        pass  # copiers without a Secret would not start, and those that run go on
+    elif running is None:
+        actions.append(WriteDeployment(wanted, ""))
     elif (running.fingerprint, running.wanted) != (fingerprint_of(wanted), wanted["spec"]["replicas"]):
         actions.append(WriteDeployment(wanted, running.version))
     if foreign or mirror.meta.paused:

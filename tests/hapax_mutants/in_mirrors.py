@@ -68,8 +68,8 @@ MUTANTS = (
     ),
     Mutant(
         "a Deployment of somebody else is replaced", PAGE, OPERATOR + "plan_mirror.py",
-        "    elif not running.ours:\n",
-        "    elif False:\n",
+        "    if running is not None and not running.ours:\n",
+        "    if False:\n",
         (PLAN,),
     ),
     Mutant(
@@ -82,6 +82,18 @@ MUTANTS = (
         "a User of somebody else gets the rights of a copy", PAGE, OPERATOR + "plan_mirror.py",
         "        elif not seen.user.ours:\n",
         "        elif False:\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "copiers go on with the password of before a rotation", PAGE, OPERATOR + "mirror_pods.py",
+        '            **({"annotations": {PASSWORD: own.password_since}} if own is not None else {})},\n',
+        "            },\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "copiers are made before their User is ready", PAGE, OPERATOR + "plan_mirror.py",
+        "    elif waits:\n",
+        "    elif False:\n",
         (PLAN,),
     ),
     Mutant(

@@ -13,7 +13,7 @@ from hapax_kube.api import ApiError, KubeApi
 from hapax_kube.binaries import ROOT
 from hapax_kube.operator import Namespace
 from hapax_operator.access_file import Copiers
-from hapax_operator.mirror_pods import deployment, user
+from hapax_operator.mirror_pods import UserSeen, deployment, user
 from hapax_operator.mirror_resource import read_mirror
 from hapax_operator.resources import read_producer, read_spark_job
 from hapax_operator.spark_pods import auth_secret, driver_pod, executor_pod, ui_service
@@ -331,8 +331,8 @@ def test_copiers_are_what_the_api_server_takes(namespace: Namespace) -> None:
         target={"bootstrapServers": "b:9092", "configMap": {"name": "c"}},
         podTemplate={"metadata": {"labels": {"team": "a"}}, "spec": {"priorityClassName": "high"}})
     described = read_mirror(body)
-    for own_user, name in ((False, "a"), (True, "b")):
-        made = deployment(described, Copiers("hapax:9092", "hapax:1"), own_user)
+    for own, name in ((None, "a"), (UserSeen("1", True, "", True, "", "2026-01-01T00:00:00Z"), "b")):
+        made = deployment(described, Copiers("hapax:9092", "hapax:1"), own)
         made["metadata"]["name"] = name
         path = f"/apis/apps/v1/namespaces/{namespace.name}/deployments?fieldValidation=Strict"
         assert namespace.api.create(path, made)["spec"]["replicas"] == 3

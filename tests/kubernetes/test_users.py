@@ -4,8 +4,6 @@ operator put into the Secret."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -340,40 +338,3 @@ def test_the_example_is_one(namespace: Namespace, tmp_path: Path) -> None:
     example.write_text(text.replace("namespace: shop}", f"namespace: {namespace.name}}}"))
     done = namespace.api.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(example))
     assert done.returncode == 0 and done.stdout.count("created") == 6, done.stderr
-
-
-@pytest.mark.parametrize("partitioning", ["Same", "ByKey"])
-def test_the_user_that_a_mirror_gets_has_the_rights_that_its_copy_needs(
-    hapax: LocalCluster, namespace: Namespace, start_operator: Start, people: Logins, tmp_path: Path, partitioning: str
-) -> None:
-    """The copier's own command line, except that it ends; the source lets anybody in."""
-    own = ["{namespace}.*", "hapax-copy.{namespace}.*"]
-    start_operator(namespace, more=operator_arguments(
-        people, tmp_path, namespaces=[{"names": ["*"], "topics": own, "groups": own, "transactionalIds": own,
-                                       "users": own}],
-        copiers={"bootstrapServers": people.bootstrap, "image": "none"}))
-    topic, group = f"source-{namespace.name}", f"{namespace.name}.readers"
-    topics(hapax, topic)
-    anybody = {"bootstrap.servers": hapax.bootstrap}
-    assert write(anybody, topic) == ""
-    assert read_one(anybody, topic, group) == 1
-    groups = {"groups": [f"{namespace.name}.*"]} if partitioning == "Same" else {}
-    namespace.mirror("m", source={"bootstrapServers": hapax.bootstrap}, topics=[topic], prefix=f"{namespace.name}.",
-                     partitioning=partitioning, **groups)
-    wait_until(lambda: namespace.exists(USERS, "m-mirror"), "User", 60)
-    ready(namespace, "m-mirror")
-    path = f"/apis/apps/v1/namespaces/{namespace.name}/deployments/m-mirror"
-    wait_until(lambda: namespace.api.exists(path), "Deployment", 60)
-    words = namespace.api.get(path)["spec"]["template"]["spec"]["containers"][0]["args"]
-    profile_file = tmp_path / "client.properties"
-    profile_file.write_text(namespace.secret("m-mirror")["client.properties"])
-    words = [str(profile_file) if each == "/etc/hapax-copy/target/client.properties" else each
-             for each in words[:words.index("--metrics-host")] if each != "--follow"]
-    done = subprocess.run([sys.executable, "-m", "hapax.cli.main", *words], capture_output=True, text=True, check=False,
-                          timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert str(profile_file) in words and "AUTHORIZATION" not in done.stderr, done.stderr
-    assert read_one(anybody, f"{namespace.name}.{topic}", "others") == 1
-    namespace.delete("mirrors", "m")
-    wait_until(lambda: not namespace.exists(USERS, "m-mirror"), "end of the User", 60)
-    assert not bindings(hapax, namespace)

@@ -11,6 +11,7 @@ import pytest
 from hapax_operator.mirror_pods import (
     MIRROR,
     PodSeen,
+    UserSeen,
     beside,
     deployment,
     deployment_seen,
@@ -30,7 +31,7 @@ def container(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def options(**spec: Any) -> list[str]:
-    made = container(deployment(mirror(**spec), COPIERS, False))
+    made = container(deployment(mirror(**spec), COPIERS, None))
     assert made["command"] == ["hapax"]
     return made["args"]  # type: ignore[no-any-return]
 
@@ -59,7 +60,7 @@ def test_a_long_name_is_one_that_the_copy_takes() -> None:
 
 def test_files_of_both_sides_are_mounted() -> None:
     described = mirror(source={"bootstrapServers": "old:9092", "configMap": {"name": "c"}})
-    body = deployment(described, COPIERS, own_user=True)
+    body = deployment(described, COPIERS, UserSeen("3", True, ""))
     assert [(each["name"], each["mountPath"]) for each in container(body)["volumeMounts"]] == [
         ("tmp", "/tmp"), ("source", "/etc/hapax-copy/source"), ("target", "/etc/hapax-copy/target")]
     volumes = {each["name"]: each for each in body["spec"]["template"]["spec"]["volumes"]}
@@ -73,7 +74,7 @@ def test_a_template_may_add_and_not_replace() -> None:
         "spec": {"priorityClassName": "high", "containers": [
             {"name": "copier", "command": ["sh"], "args": ["-c"], "image": "mine",
              "env": [{"name": "POD_NAME", "value": "x"}, {"name": "A", "value": "b"}]},
-            {"name": "beside", "image": "other"}]}}), COPIERS, False)
+            {"name": "beside", "image": "other"}]}}), COPIERS, None)
     template = body["spec"]["template"]
     assert template["metadata"]["labels"].items() >= body["spec"]["selector"]["matchLabels"].items()
     assert template["metadata"]["labels"]["team"] == "a" and "name" not in template["metadata"]
@@ -85,8 +86,8 @@ def test_a_template_may_add_and_not_replace() -> None:
 
 def test_a_fingerprint_is_of_all_that_was_made() -> None:
     made = {fingerprint_of(deployment(mirror(**spec), COPIERS, own)) for spec, own in (
-        ({}, False), ({}, True), ({"replicas": 2}, False), ({"suspend": True}, False), ({"topics": ["a"]}, False),
-        ({"tolerations": [{"key": "a"}]}, False))}
+        ({}, None), ({}, UserSeen("3", True, "")), ({"replicas": 2}, None), ({"suspend": True}, None),
+        ({"topics": ["a"]}, None), ({"tolerations": [{"key": "a"}]}, None))}
     assert len(made) == 6
     assert fingerprint_of(user(mirror(), "a.b")) != fingerprint_of(user(mirror(), ""))
 
@@ -105,7 +106,7 @@ def test_its_user_may_do_what_the_copy_needs_and_no_more() -> None:
 
 def test_what_is_read_of_a_deployment() -> None:
     described = mirror()
-    body = deployment(described, COPIERS, False)
+    body = deployment(described, COPIERS, None)
     body["metadata"] |= {"resourceVersion": "9", "generation": 2}
     found = deployment_seen(body, described)
     assert found.ours and found.fingerprint == fingerprint_of(body) and not found.current
@@ -126,8 +127,8 @@ def test_a_user_is_ready_for_what_it_is_now() -> None:
     body["status"] = {"observedGeneration": 1, "conditions": [
         {"type": "Ready", "status": "True", "message": "it can log in"}]}
     assert not user_seen(body, described).ready
-    body["status"]["observedGeneration"] = 2
-    assert user_seen(body, described).ready
+    body["status"] |= {"observedGeneration": 2, "passwordSince": "2026-01-01T00:00:00Z"}
+    assert user_seen(body, described).ready and user_seen(body, described).password_since == "2026-01-01T00:00:00Z"
 
 
 def pod(**status: Any) -> PodSeen:

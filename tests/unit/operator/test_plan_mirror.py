@@ -32,9 +32,9 @@ def report(records: int = 0, *topics: TopicState, started: int = STARTED, error:
     return Report(started, records, error, topics=topics)
 
 
-def running(described: MirrorResource, own_user: bool = False, **changes: Any) -> DeploymentSeen:
+def running(described: MirrorResource, own: UserSeen | None = None, **changes: Any) -> DeploymentSeen:
     """A Deployment that is as described."""
-    wanted, copies = fingerprint_of(deployment(described, COPIERS, own_user)), described.replicas
+    wanted, copies = fingerprint_of(deployment(described, COPIERS, own)), described.replicas
     return DeploymentSeen("5", True, wanted, copies, True, copies, copies, copies)._replace(**changes)
 
 
@@ -56,7 +56,7 @@ def condition(planned: MirrorPlan, kind: str = "Ready") -> tuple[str, str]:
 def test_a_new_mirror_gets_its_copiers() -> None:
     described = mirror(replicas=2)
     planned = plan(described, MirrorSeen(copiers=COPIERS))
-    assert planned.actions == (WriteDeployment(deployment(described, COPIERS, False), ""),)
+    assert planned.actions == (WriteDeployment(deployment(described, COPIERS, None), ""),)
     assert condition(planned) == ("False", "Starting") and condition(planned, "Progressing") == ("True", "RollingOut")
     assert condition(planned, "SourceReachable") == ("Unknown", "NoReport")
 
@@ -83,7 +83,7 @@ def test_a_mirror_that_copies_is_ready_and_tells_how_far_it_is() -> None:
 def test_copiers_that_are_not_as_described_are_changed_at_the_version_that_was_seen(change: dict[str, Any]) -> None:
     described = mirror()
     planned = plan(described, seen(described, deployment=running(described, **change)))
-    assert planned.actions == (WriteDeployment(deployment(described, COPIERS, False), "5"),)
+    assert planned.actions == (WriteDeployment(deployment(described, COPIERS, None), "5"),)
 
 
 def test_the_last_figures_stay_and_the_lag_goes_while_a_copier_does_not_answer() -> None:
@@ -245,7 +245,7 @@ def test_an_older_mirror_that_may_not_be_or_is_being_deleted_holds_up_none() -> 
 
 
 def logging_in(described: MirrorResource, known: UserSeen | None) -> MirrorSeen:
-    return seen(described, authorises=True, user=known, deployment=running(described, own_user=True))
+    return seen(described, authorises=True, user=known, deployment=running(described, known or UserSeen("", True, "")))
 
 
 def test_copiers_log_in_with_a_user_of_their_own() -> None:
@@ -258,6 +258,22 @@ def test_copiers_log_in_with_a_user_of_their_own() -> None:
     assert condition(plan(described, logging_in(described, made._replace(ready=True)))) == ("True", "Copying")
     changed = plan(described, logging_in(described, made._replace(fingerprint="former")))
     assert changed.actions == (WriteUser(user(described, ""), "3"),)
+
+
+def test_copiers_start_once_their_user_is_ready_and_again_with_each_password() -> None:
+    described = mirror()
+    made = UserSeen("3", True, fingerprint_of(user(described, "")), False, "", "2026-01-01T00:00:00Z")
+    assert plan(described, replace(logging_in(described, made), deployment=None)).actions == ()
+    ready = made._replace(ready=True)
+    (action,) = plan(described, replace(logging_in(described, ready), deployment=None)).actions
+    assert isinstance(action, WriteDeployment)
+    rotated = replace(logging_in(described, ready), user=ready._replace(password_since="2026-01-02T00:00:00Z"))
+    (action,) = plan(described, rotated).actions
+    assert isinstance(action, WriteDeployment) and action.version == "5"
+    away = replace(logging_in(described, ready), user=made._replace(password_since=""))
+    assert plan(described, away).actions == (), "what runs goes on"
+    suspended = mirror(suspend=True)
+    assert plan(suspended, replace(logging_in(suspended, made), deployment=running(described, made))).actions
 
 
 def test_a_user_of_somebody_else_is_not_used() -> None:
