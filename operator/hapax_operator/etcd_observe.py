@@ -168,7 +168,8 @@ def members_of(
 
 def databases_of(seen: EtcdSeen, statuses: Mapping[int, EtcdStatus]) -> list[DatabaseSeen]:
     return [
-        DatabaseSeen(each.id, each.leader, statuses[each.ordinal].db_bytes, statuses[each.ordinal].used_bytes)
+        DatabaseSeen(each.id, each.leader, statuses[each.ordinal].db_bytes, statuses[each.ordinal].used_bytes,
+                     each.applied)
         for each in seen.members if each.healthy and each.ordinal in statuses]
 
 

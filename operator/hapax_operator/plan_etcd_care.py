@@ -7,10 +7,10 @@
    a file that stays large does not take its member away again and again.
 3. An alarm for space is ended once every member has space again, by the quota that it runs with: etcd raises it again
    at the next write without. An alarm for damage is shown, and never ended from here.
-4. A snapshot is taken from a member that does not lead, where there is one. The oldest beyond the number to keep go.
-   One of a time that is still to come, because a clock was ahead, says nothing about how old the last one is, and goes
-   first. So do the oldest but the last one where the volume has no room for a new one, and has it without them. Where
-   it has not, nothing is deleted: the snapshot fails either way.
+4. A snapshot is taken from a member that does not lead, where one has applied what the leader has. The oldest beyond
+   the number to keep go. One of a time that is still to come, because a clock was ahead, says nothing about how old the
+   last one is, and goes first. So do the oldest but the last one where the volume has no room for a new one, and has it
+   without them. Where it has not, nothing is deleted: the snapshot fails either way.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class DatabaseSeen(NamedTuple):
     leader: bool
     db_bytes: int
     used_bytes: int
+    applied: int = 0
+    """The last log entry that it has applied."""
 
 
 class Attempt(NamedTuple):
@@ -128,6 +130,9 @@ class CarePlan(NamedTuple):
 
 
 _RETRY_S: Final = 300
+_BEHIND: Final = 1000
+"""Log entries by which a member may lag behind, and a snapshot of it still counts as of now: members are asked within
+seconds of each other."""
 
 
 def plan_care(care: Care, seen: CareSeen, now: int) -> CarePlan:
@@ -143,7 +148,8 @@ def plan_care(care: Care, seen: CareSeen, now: int) -> CarePlan:
         oldest_first = sorted(seen.snapshots, key=lambda each: (each.at <= now, each.at))
         surplus = oldest_first[: -care.snapshots_kept]
         if due <= now:
-            of = min(seen.databases, key=lambda each: (each.leader, each.member))
+            newest = max(each.applied for each in seen.databases)
+            of = min(seen.databases, key=lambda each: (each.applied < newest - _BEHIND, each.leader, each.member))
             room = _makes_room(oldest_first, seen.free_bytes, of.db_bytes)
             step = Prune(room) if room else TakeSnapshot(of.member)
         elif surplus:

@@ -129,6 +129,12 @@ MUTANTS = (
         (unit("runtime/test_etcd_members.py"),),
     ),
     Mutant(
+        "a snapshot of etcd is of a member that lags behind", PAGE, OPERATOR + "plan_etcd_care.py",
+        "key=lambda each: (each.applied < newest - _BEHIND, each.leader, each.member))\n",
+        "key=lambda each: (each.leader, each.member))\n",
+        (CARE,),
+    ),
+    Mutant(
         "the last snapshot of etcd goes before there is another one", PAGE, OPERATOR + "plan_etcd_care.py",
         "    for each in oldest_first[:-1]:\n",
         "    for each in oldest_first:\n",

@@ -182,3 +182,18 @@ def test_snapshots_go_for_the_next_one_only_where_that_makes_room_for_it() -> No
     assert step(89, 100) == Prune(("400", "300"))
     assert step(40, 100) == Prune(("400", "300", "200"))
     assert step(39, 100) == TakeSnapshot("0"), "without the last one it would have room, with it not"
+
+
+def test_a_snapshot_is_not_of_a_member_that_lags_behind() -> None:
+    """It answers and is healthy: after a long outage, or on a slow disk. What it lacks, its snapshot lacks too."""
+    care = replace_care(snapshot_every_s=60)
+
+    def of(*applied: int) -> object:
+        """The first leads."""
+        found = [each._replace(applied=entry) for each, entry in zip(
+            databases(*[(90, 90)] * len(applied)), applied, strict=True)]
+        return plan_care(care, CareSeen(True, found), NOW).step
+
+    assert of(50_000, 49_500, 50_000) == TakeSnapshot("1")
+    assert of(50_000, 20_000, 49_999) == TakeSnapshot("2")
+    assert of(50_000, 20_000, 30_000) == TakeSnapshot("0")
