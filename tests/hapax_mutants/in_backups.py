@@ -1,0 +1,137 @@
+"""Bugs by which a backup has a part of a transaction, or a restored cluster takes a former producer's records."""
+
+from __future__ import annotations
+
+from hapax_mutants.mutant import Mutant, unit
+
+CUT = unit("core/backup/test_cut.py")
+TAKING = unit("backup/test_taking.py")
+IMPORTING = unit("broker/test_importing.py")
+PRODUCE = unit("broker/test_kafka_api.py")
+IDS = unit("core/producer/test_pid_blocks.py")
+ALLOCATOR = unit("pid/test_restore.py")
+TRANSACTIONS = unit("core/transaction/test_restored.py")
+
+MUTANTS = (
+    Mutant(
+        "a backup has markers of a transaction without its other records", "backups", "core/backup/cut.py",
+        "        if piece.serial > through.get(",
+        "        if False and piece.serial > through.get(",
+        (CUT, TAKING),
+    ),
+    Mutant(
+        "a backup has a transaction that has read one that it lacks", "backups", "core/backup/cut.py",
+        "        while heap and -heap[0][0] > beyond[partition]:\n",
+        "        while False:\n",
+        (CUT, TAKING),
+    ),
+    Mutant(
+        "a transaction that leaves a backup leaves no later one of its id", "backups", "core/backup/cut.py",
+        "                through[transactional_id] = serial - 1\n                shorten(transactional_id)\n",
+        "                through[transactional_id] = serial - 1\n",
+        (CUT,),
+    ),
+    Mutant(
+        "a backup does not wait for markers", "backups", "backup/taking.py",
+        "        await self._markers_stored(ids.preparing)\n",
+        "",
+        (TAKING,),
+    ),
+    Mutant(
+        "a restored cluster hands out ids of its former self", "backups", "core/backup/manifest.py",
+        "        return (self.highest_producer_id // _IDS_APART + 2) * _IDS_APART\n",
+        "        return self.highest_producer_id\n",
+        (unit("core/backup/test_manifest.py"),),
+    ),
+    Mutant(
+        "a backup forgets transactions that were open at its predecessor's end", "backups", "backup/taking.py",
+        "        found = _Read(continued, Scan(continued.opened))\n",
+        "        found = _Read(continued, Scan())\n",
+        (TAKING,),
+    ),
+    Mutant(
+        "an expiry removes objects of a backup that is running", "backups", "backup/taking.py",
+        "            if name not in needed and name.split(\"/\")[1] not in held:\n",
+        "            if name not in needed:\n",
+        (TAKING,),
+    ),
+    Mutant(
+        "an expiry removes the backup that a running one continues", "backups", "backup/taking.py",
+        "        bases = {base for _, base in _running(store, now_ms)}\n",
+        "        bases = {\"\"}\n",
+        (TAKING,),
+    ),
+    Mutant(
+        "a damaged backup is continued", "backups", "backup/manifests.py",
+        "    if len(lines) < 2 or sha256(lines[1]).hexdigest() != document.get(\"sha256\"):\n",
+        "    if len(lines) < 2:\n",
+        (unit("backup/test_damage.py"),),
+    ),
+    Mutant(
+        "an object with a flipped bit is restored", "backups", "backup/reading.py",
+        "    if sha256(content).hexdigest() != stored.sha256:\n",
+        "    if False:\n",
+        (unit("backup/test_damage.py"),),
+    ),
+    Mutant(
+        "a producer of before a restore is taken for a new one", "backups", "broker/kafka_api.py",
+        "            elif 0 <= producer_id < floor:\n",
+        "            elif False:\n",
+        (PRODUCE,),
+    ),
+    Mutant(
+        "a client writes to a topic that is being restored", "backups", "broker/kafka_api.py",
+        "            elif replica.settings.restoring:\n",
+        "            elif False:\n",
+        (PRODUCE,),
+    ),
+    Mutant(
+        "a marker gets between the records of a backup", "backups", "broker/accepting.py",
+        "    if partition.settings.restoring:  #",
+        "    if False:  #",
+        (IMPORTING,),
+    ),
+    Mutant(
+        "batches are imported into a topic that clients use", "backups", "broker/importing.py",
+        "    if not replica.settings.restoring:\n",
+        "    if False:\n",
+        (IMPORTING,),
+    ),
+    Mutant(
+        "a repeated import stores its batches twice", "backups", "broker/importing.py",
+        "            if header.next_offset <= machine.log_end_offset:\n                continue\n",
+        "            if header.next_offset <= machine.log_end_offset:\n"
+        "                pass\n",
+        (IMPORTING,),
+    ),
+    Mutant(
+        "a node hands out ids of before a restore", "backups", "core/producer/pid_blocks.py",
+        "            dropped = min(block.size, floor - block.first) - self._given_of_first\n",
+        "            dropped = block.size - self._given_of_first\n",
+        (IDS,),
+    ),
+    Mutant(
+        "the next block forgets the floor of producer ids", "backups", "pid/blocks.py",
+        "replace(counter, next=ProducerId(block.end))",
+        "PidCounterRecord(ProducerId(block.end))",
+        (ALLOCATOR,),
+    ),
+    Mutant(
+        "a restored id gets a producer id of before", "backups", "core/transaction/admin.py",
+        "    while (producer_id := context.ids.take()) is not None and producer_id < request.producer_id_floor:\n",
+        "    while (producer_id := context.ids.take()) is not None and producer_id < 0:\n",
+        (TRANSACTIONS,),
+    ),
+    Mutant(
+        "a restore takes over an id that is in use", "backups", "core/transaction/admin.py",
+        "        if used or replace(",
+        "        if False and replace(",
+        (TRANSACTIONS,),
+    ),
+    Mutant(
+        "a restored lease counts from zero", "backups", "core/producer/leases.py",
+        "partitions=tuple(counts), carried=dict(counts))\n",
+        "partitions=tuple(counts), carried={})\n",
+        (ALLOCATOR,),
+    ),
+)
