@@ -25,7 +25,7 @@ ARCHIVES ?=
 VERSION ?=
 SHORT ?=
 
-.PHONY: help setup demo secure-demo test test-one test-clients security-test lint bench bench-guarantees proto docs scenarios-update spark-matrix golden upgrade-test sim sim-seed sim-summary explore chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test kube-upgrade cert-manager-test audit-deps sbom release release-test clean
+.PHONY: help setup demo secure-demo test test-one test-clients security-test lint bench bench-guarantees proto docs scenarios-update spark-matrix golden backup-test upgrade-test sim sim-seed sim-summary explore chaos load mutants monitoring-lint kube-binaries kube-images kube-up kube-down kube-bench kube-demo kube-test kube-upgrade cert-manager-test audit-deps sbom release release-test clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ spark-matrix: setup ## test changed checkpoints and jobs in a real Spark; update
 
 golden: setup ## store the present formats as a new golden version: make golden VERSION=v2
 	@PYTHONPATH=tests $(BIN)/python -m golden $(VERSION)
+
+backup-test: setup ## back up and restore clusters while processes are killed, in a folder and in an object store
+	@BACKUP=all $(BIN)/python -m pytest tests/integration/test_backup.py tests/integration/test_backup_faults.py
 
 upgrade-test: setup ## upgrade a cluster from an earlier commit and downgrade it, under load: make upgrade-test FROM=HEAD~1
 	@UPGRADE_FROM=$(FROM) $(BIN)/python -m pytest -s tests/upgrade

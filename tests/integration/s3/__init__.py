@@ -16,6 +16,7 @@ from integration.waiting import wait_until
 from maven import Unavailable, built, fetched
 
 _LOCK: Final = Path(__file__).with_name("requirements.lock")
+_CLIENT: Final = Path(__file__).with_name("client.lock")
 _POM: Final = Path(__file__).parents[3] / "images" / "hapax-spark-s3" / "pom.xml"
 KEYS: Final = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "of-tests"}
 """As a job has them from a Secret: `envFrom` of a SparkJob."""
@@ -82,3 +83,20 @@ def spark_settings(address: str) -> dict[str, str]:
     return {
         "spark.hadoop.fs.s3a.endpoint": address, "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
         "spark.hadoop.fs.s3a.path.style.access": "true"}
+
+
+def client_of_s3() -> Path:
+    """The folder of packages by which Python programs reach S3. Skips the test where they cannot be had."""
+
+    def install(folder: Path) -> None:
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=120)
+        done = subprocess.run(
+            [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(_CLIENT)],
+            capture_output=True, text=True, check=False, timeout=300)
+        if done.returncode:
+            raise Unavailable(f"s3fs cannot be installed here: {done.stderr[-1000:]}")
+
+    try:
+        return next((built("s3fs", [_CLIENT], install) / "lib").glob("python*/site-packages"))
+    except Unavailable as error:
+        pytest.skip(str(error))

@@ -258,6 +258,18 @@ def committed_records(log: list[bytes]) -> dict[int, bytes]:
     return dict(sorted((offset, value) for offset, value in found.items() if offset < stable))
 
 
+def still_open(log: list[bytes]) -> set[int]:
+    """Producer ids of transactions without a marker."""
+    opened: set[int] = set()
+    for batch in log:
+        header = read_header(batch)
+        if header.attributes & CONTROL:
+            opened.discard(header.producer_id)
+        elif header.attributes & TRANSACTIONAL:
+            opened.add(header.producer_id)
+    return opened
+
+
 def restored(store: FolderStore, manifest: Manifest) -> tuple[dict[TopicPartition, dict[int, bytes]], Restorer]:
     """What a restore would write to clients' partitions."""
     restorer = Restorer(None, store, manifest)  # type: ignore[arg-type]
@@ -268,6 +280,7 @@ def restored(store: FolderStore, manifest: Manifest) -> tuple[dict[TopicPartitio
             assert not any(isinstance(decode_control(each, read_header(each)), ProducerFence)
                            for each in batches if read_header(each).attributes & CONTROL)
             found[part.name] = committed_records(batches)
+            assert not still_open(batches)
     return found, restorer
 
 

@@ -14,6 +14,7 @@ from hapax.backup.point_in_time import Moment, as_of
 from hapax.backup.reading import check_backup
 from hapax.backup.store import FolderStore
 from hapax.core.backup.manifest import FORMAT
+from hapax.core.transaction.states import State
 from unit.backup.history import DATA, History, folder_store, judge, newest
 
 
@@ -70,6 +71,23 @@ async def fewer_at_earlier_moments(seed: int, folder: Path) -> int:
         assert ended is not None and ended.end <= offset
     every = judge(history, store, manifest)
     return sum(number < every for number in numbers)
+
+
+async def test_a_transaction_that_stays_open_is_aborted_by_a_restore(tmp_path: Path) -> None:
+    history, store = History(9), folder_store(tmp_path)
+    history.busy, history.steps_between = 0.0, 0
+    slow = history.producers[0]
+    while not slow.written or not slow.plan:
+        history.step(slow)
+    where = slow.written[0]
+    for _ in range(3):
+        manifest = (await history.backup(store)).manifest
+        part = manifest.part(where)
+        assert part is not None and [each.producer_id for each in part.opened] == [slow.producer_id]
+        assert judge(history, store, manifest) == len({*history.committed}) == 0
+    while slow.state is not State.EMPTY:
+        history.step(slow)
+    judge(history, store, (await history.backup(store)).manifest)
 
 
 async def test_a_second_backup_uploads_what_is_new(tmp_path: Path) -> None:

@@ -1,0 +1,189 @@
+"""Backups and restores while processes are killed, and in an object store. `make backup-test`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from conftest import end_clusters, start_cluster
+from hapax.local.cluster import LocalCluster
+from integration.backup_world import INPUT, PLAIN, SUMS, Writers, hapax, judge, read
+from integration.s3 import KEYS, ObjectStore, client_of_s3
+from integration.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.skipif(os.environ.get("BACKUP") != "all", reason="takes minutes: make backup-test"),
+    pytest.mark.timeout(900),
+]
+ALL = (INPUT, "left", "right", SUMS, PLAIN)
+_RUN = "import sys; sys.path += sys.argv[1:2]; del sys.argv[1:2]; from hapax.cli.main import run; run()"
+Start = Callable[..., LocalCluster]
+
+
+@pytest.fixture
+def clusters(tmp_path: Path) -> Iterator[Start]:
+    with ExitStack() as ending:
+        made: list[LocalCluster] = []
+        ending.callback(end_clusters, made)
+
+        def start(name: str, **options: object) -> LocalCluster:
+            made.append(start_cluster(tmp_path / name, **options))
+            return made[-1]
+
+        yield start
+
+
+def program(*words: str, extra: str = "", **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _RUN, extra, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, **environment})
+
+
+async def killed_and_repeated(chance: random.Random, kills: int, *words: str) -> int:
+    """Runs a command, and kills it so many times before it may end. Returns how often it was killed."""
+    number = 0
+    while True:
+        running = program(*words)
+        if number < kills:
+            # It starts within a second or two, and works for about as long.
+            ended = await asyncio.to_thread(_ended_within, running, chance.uniform(0.5, 4.0))
+            if not ended:
+                running.send_signal(signal.SIGKILL)
+                await asyncio.to_thread(running.communicate)
+                number += 1
+                continue
+        out, err = await asyncio.to_thread(running.communicate)
+        assert running.returncode == 0, out + err
+        return number
+
+
+def _ended_within(running: subprocess.Popen[str], seconds: float) -> bool:
+    try:
+        running.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+async def test_kills_during_backups_and_restores(clusters: Start, tmp_path: Path) -> None:
+    """The commands are killed, and so are leaders of partitions and a coordinator, on both sides."""
+    source = clusters("source", brokers=3, coordinators=2, settings=["default.replication.factor=3"])
+    place, chance = str(tmp_path / "backups"), random.Random(1)
+    writers = Writers(source.bootstrap)
+    await writers.create()
+    writers.start()
+    await writers.until(20)
+    for victim in ("broker-1", "coordinator-1000", "broker-0"):
+        if victim not in {each.name for each in source.status().processes}:
+            continue
+        backing_up = asyncio.create_task(
+            killed_and_repeated(chance, 2, "backup", place, "--bootstrap", source.bootstrap, "--keep", "3"))
+        await asyncio.to_thread(source.kill, victim)
+        await asyncio.to_thread(source.start, victim)
+        await backing_up
+        await writers.until(len(writers.committed) + 10)
+    surely, plain = dict(writers.committed), list(writers.sent)
+    await killed_and_repeated(chance, 1, "backup", place, "--bootstrap", source.bootstrap)
+    await writers.until(len(writers.committed) + 10)
+    await writers.stop()
+    written = await read(source.bootstrap, ALL)
+    await asyncio.to_thread(source.down)
+    target = clusters("target", brokers=3, coordinators=1, settings=["default.replication.factor=3"])
+    restoring = asyncio.create_task(
+        killed_and_repeated(chance, 4, "restore", place, "--to", target.bootstrap, "--json"))
+    for victim in ("broker-2", "broker-0"):
+        await asyncio.sleep(chance.uniform(1, 3))  # at any moment of the restore
+        await asyncio.to_thread(target.kill, victim)
+        await asyncio.to_thread(target.start, victim)
+    await restoring
+    restored = await read(target.bootstrap, ALL)
+    assert await judge(written, restored, target.bootstrap, surely=surely, plain=plain) >= 50
+
+
+async def test_an_object_store(clusters: Start, tmp_path: Path) -> None:
+    source = clusters("source")
+    store = ObjectStore(tmp_path)
+    try:
+        store.start("backups")
+        extra = str(client_of_s3())
+        keys = {**KEYS, "AWS_ENDPOINT_URL": store.address, "AWS_DEFAULT_REGION": "us-east-1"}
+
+        async def run(*words: str) -> str:
+            running = program(*words, extra=extra, **keys)
+            out, err = await asyncio.to_thread(running.communicate)
+            assert running.returncode == 0, out + err
+            return out
+
+        writers = Writers(source.bootstrap)
+        await writers.create()
+        writers.start()
+        place = "s3://backups/orders"
+        for wanted in (15, 30):
+            await writers.until(wanted)
+            surely, plain = dict(writers.committed), list(writers.sent)
+            taken = json.loads(await run("backup", place, "--bootstrap", source.bootstrap, "--json", "--keep", "2"))
+        assert taken["base"]
+        await writers.stop()
+        assert "orders/manifests/" in store.names("backups")
+        assert json.loads(await run("verify", place, "--json"))["ok"]
+        target = clusters("target")
+        await run("restore", place, "--to", target.bootstrap)
+        written, restored = await read(source.bootstrap, ALL), await read(target.bootstrap, ALL)
+        await judge(written, restored, target.bootstrap, surely=surely, plain=plain)
+    finally:
+        store.close()
+
+
+async def test_a_restore_as_of_a_time(clusters: Start, tmp_path: Path) -> None:
+    source, place = clusters("source"), str(tmp_path / "backups")
+    writers = Writers(source.bootstrap)
+    await writers.create()
+    writers.start()
+    await writers.until(10)
+    await asyncio.to_thread(hapax, "backup", place, "--bootstrap", source.bootstrap)
+    await writers.until(30)
+    written = await read(source.bootstrap, ["left"])
+    at = max(record[3] for records in written.values() for record in records.values())
+    await writers.until(60)
+    await asyncio.to_thread(hapax, "backup", place, "--bootstrap", source.bootstrap)
+    await writers.stop()
+    target = clusters("target")
+    await asyncio.to_thread(hapax, "restore", place, "--to", target.bootstrap, "--at", str(at))
+    whole, restored = await read(source.bootstrap, ALL), await read(target.bootstrap, ALL)
+    found = await judge(whole, restored, target.bootstrap, surely={}, plain=[])
+    assert 10 <= found < 60
+
+
+def test_a_restore_that_is_interrupted_serves_nothing(clusters: Start, tmp_path: Path) -> None:
+    """Its topics are closed until the same command has finished."""
+    source, place = clusters("source"), str(tmp_path / "backups")
+    hapax("topic", "create", "t", "--partitions", "40", "--bootstrap", source.bootstrap)
+    hapax("backup", place, "--bootstrap", source.bootstrap)
+    target = clusters("target")
+    running = program("restore", place, "--to", target.bootstrap)
+
+    def created() -> bool:
+        done = hapax("topic", "list", "--bootstrap", target.bootstrap, "--json")
+        return any(each["name"] == "t" for each in json.loads(done.stdout))
+
+    wait_until(lambda: created() or running.poll() is not None, "topic")
+    running.kill()
+    running.communicate()
+    config = json.loads(hapax("topic", "config", "t", "--bootstrap", target.bootstrap, "--json").stdout)
+    named = {each["name"]: each["value"] for each in config}
+    if running.returncode == -signal.SIGKILL and named["restoring"]:
+        other = hapax("backup", str(tmp_path / "other"), "--bootstrap", target.bootstrap, ok=False)
+        assert "finish the restore first" in other.stderr
+    hapax("restore", place, "--to", target.bootstrap, ok=bool(named["restoring"]))
+    config = json.loads(hapax("topic", "config", "t", "--bootstrap", target.bootstrap, "--json").stdout)
+    assert {each["name"]: each["value"] for each in config}["restoring"] == ""
