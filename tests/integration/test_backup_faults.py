@@ -89,7 +89,7 @@ async def test_kills_during_backups_and_restores(clusters: Start, tmp_path: Path
         backing_up = asyncio.create_task(
             killed_and_repeated(chance, 2, "backup", place, "--bootstrap", source.bootstrap, "--keep", "3"))
         await asyncio.to_thread(source.kill, victim)
-        await asyncio.to_thread(source.start, victim)
+        await asyncio.to_thread(source.start, victim, 180.0)
         await backing_up
         await writers.until(len(writers.committed) + 10)
     surely, plain = dict(writers.committed), list(writers.sent)
@@ -104,7 +104,7 @@ async def test_kills_during_backups_and_restores(clusters: Start, tmp_path: Path
     for victim in ("broker-2", "broker-0"):
         await asyncio.sleep(chance.uniform(1, 3))  # at any moment of the restore
         await asyncio.to_thread(target.kill, victim)
-        await asyncio.to_thread(target.start, victim)
+        await asyncio.to_thread(target.start, victim, 180.0)
     await restoring
     restored = await read(target.bootstrap, ALL)
     assert await judge(written, restored, target.bootstrap, surely=surely, plain=plain) >= 50
