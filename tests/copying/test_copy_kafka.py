@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from clients.kafka_from_maven import KafkaFromMaven
-from copying.world import CopyProcess, Writer, is_copied, make_topic, torn
+from copying.following import copy_once, write
+from copying.world import CopyProcess, Writer, is_copied, make_topic, read_all, torn
 from hapax.client import Admin
 from hapax.local.cluster import LocalCluster
 
@@ -49,3 +50,28 @@ async def test_a_copier_is_killed(
     assert await torn(target, [topic]) == []
     async with Admin({"bootstrap.servers": target}) as admin:
         assert (await admin.topic_config(topic))["max.message.bytes"].value == "2000000"
+
+
+async def test_a_damaged_batch_of_the_source(both: LocalCluster, kafka: KafkaFromMaven, topic: str) -> None:
+    """Kafka's broker serves the bytes of its file as they are. What is before the damage is copied."""
+    sides = {
+        "source": {"bootstrap.servers": kafka.bootstrap}, "target": {"bootstrap.servers": both.bootstrap}, "prefix": ""}
+    await make_topic(kafka.bootstrap, topic)
+    for first in (0, 10, 20):
+        await write(kafka.bootstrap, topic, 10, first=first)
+    file = kafka.folder / "data" / f"{topic}-0" / "00000000000000000000.log"
+    content = file.read_bytes()
+    at = content.index(f"{topic}:15:1:0".encode())
+    with file.open("r+b") as log:
+        log.seek(at)
+        log.write(b"X")
+    stopped = (await copy_once("", topic, **sides))[f"{topic}-0"]
+    assert "is damaged (CRC-32C does not match)" in stopped.trouble
+    assert stopped.records >= 10
+    assert (stopped.records, stopped.position) == (stopped.position, stopped.records)
+    went_on = (await copy_once("", topic, skip_lost=True, **sides))[f"{topic}-0"]
+    assert went_on.trouble == ""
+    assert stopped.records + went_on.records + went_on.lost == 30
+    values = [each.value for each in (await read_all(both.bootstrap, topic))[0]]
+    assert len(values) == len(set(values)) == 30 - went_on.lost
+    assert f"{topic}:15:1:0".encode() not in values

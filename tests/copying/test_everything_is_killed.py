@@ -152,3 +152,24 @@ async def test_nothing_is_lost_doubled_or_torn(source: Side, target: Side, tmp_p
     # Processes that share the partitions divide transactions between them.
     assert FULL or whole == [], f"{whole[:5]}\n{logs}"
     assert sum(each.committed for each in witnesses) > 0
+
+
+@pytest.mark.skipif(not FULL, reason="make copy-test runs it")
+async def test_a_copier_ends_though_its_target_is_away(source: Side, target: Side, tmp_path: Path) -> None:
+    """Whether its last transaction is committed is then for the next one to learn."""
+    await make_topic(source.bootstrap, "orders", 3)
+    witness = Witness(source.bootstrap, [("orders", 3)], 0)
+    copier = CopyProcess(
+        tmp_path / "copier.log", "--from", source.bootstrap, "--to", target.bootstrap, "--name", "all", "--topics",
+        "orders", "--prefix", PREFIX, "--follow", "--instance", "a").start()
+    writing = asyncio.create_task(witness.run())
+    await asyncio.to_thread(copier.says, "assigned")
+    heal = await asyncio.to_thread(target.hurt, random.Random(2))
+    await asyncio.sleep(1)
+    await asyncio.to_thread(copier.terminate, 60)
+    witness.stop()
+    await writing
+    await asyncio.to_thread(heal)
+    sides = {"source": {"bootstrap.servers": source.bootstrap}, "target": {"bootstrap.servers": target.bootstrap}}
+    await copy_once("", "orders", name="all", instance="a", **sides)
+    assert await is_copied(source.bootstrap, target.bootstrap, "orders", f"{PREFIX}orders"), copier.log()[-2000:]

@@ -81,6 +81,10 @@ class KafkaFromMaven:
         return f"127.0.0.1:{self._port}"
 
     @property
+    def folder(self) -> Path:
+        return self._folder
+
+    @property
     def pid(self) -> int:
         """While it runs."""
         assert self._process is not None
