@@ -190,6 +190,15 @@ async def test_consumers_continue_where_they_were(world: World) -> None:
         assert await consumer.position((INPUT, 0)) == committed[TopicPartition(INPUT, PartitionIndex(0))] > 0
 
 
+def test_both_clusters_have_an_event(world: World) -> None:
+    for cluster, kind, backup in (
+        (world.source, "backup_taken", world.backups[1]["backup"]),
+        (world.target, "backup_restored", world.restored["backup"]),
+    ):
+        told = hapax("events", "tail", "--event", kind, "--json", "--bootstrap", cluster.bootstrap).stdout
+        assert backup in [json.loads(line)["backup"] for line in told.splitlines()]
+
+
 def test_a_cluster_that_is_not_empty_is_refused(world: World) -> None:
     done = hapax("restore", str(world.place), "--to", world.target.bootstrap, ok=False)
     assert "the cluster is not empty" in done.stderr

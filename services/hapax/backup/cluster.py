@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from hapax.client.admin import TopicInfo
-from hapax.client.errors import FatalError, RetriableError, from_code
+from hapax.client.errors import FatalError, HapaxError, RetriableError, from_code
 from hapax.client.identities import Identities
 from hapax.client.raw_fetch import fetch_raw
 from hapax.codec.batch import iterate_batches
@@ -131,13 +131,24 @@ class BackedUpCluster(Identities):
     async def import_lease(self, request: pb.ImportLeaseRequest) -> None:
         await self._of_allocator("ImportLease", request, pb.ImportLeaseResponse, f"restoring lease {request.name!r}")
 
+    async def note_backup(self, backup: str, *, restored: bool) -> str:
+        """Records an event in the cluster. Returns why it could not be recorded, or "". It is not needed for a backup,
+        whose user may have no right to it."""
+        try:
+            await self._of_allocator(
+                "NoteBackup", pb.NoteBackupRequest(backup=backup, restored=restored), pb.NoteBackupResponse,
+                "recording the event of a backup")
+        except HapaxError as error:
+            return error.message
+        return ""
+
     async def _of_allocator(self, method: str, request: Any, kind: Any, what: str) -> None:
         async def attempt() -> None:
             _, address = await self._cluster.rpc_addresses(fresh=True)
             if address is None:
                 raise from_code(ErrorCode.COORDINATOR_NOT_AVAILABLE, what, "no allocator of producer ids is alive")
             answer = kind.FromString(await self._call(address, method, request))
-            if answer.error:
+            if getattr(answer, "error", 0):
                 raise from_code(answer.error, what, answer.reason)
 
         await self._cluster.within(self._timeout, what, attempt)

@@ -110,6 +110,8 @@ class Restorer:
         await self._access()
         if missing:
             await cluster.end_restoring([each.name for each in missing])
+        if refused := await cluster.note_backup(manifest.backup, restored=True):
+            self._progress(f"the cluster has no event of this restore: {refused}")
         return Restored(len(topics), len(parts), ids, groups, len(manifest.leases), self._bytes)
 
     async def _check_empty(self) -> set[str]:

@@ -97,6 +97,8 @@ class BackupTaker:
             base = await self._base(backup, began)
             manifest = await self._read(backup, began, base)
             await self._put(f"{manifests.FOLDER}{backup}.json", manifests.encode(manifest))
+            if refused := await self._cluster.note_backup(backup, restored=False):
+                self._progress(f"the cluster has no event of this backup: {refused}")
         finally:
             await asyncio.to_thread(self._store.delete, f"{manifests.RUNNING}{backup}.json")
         removed = await expire(self._store, keep, self._now_ms()) if keep else ()

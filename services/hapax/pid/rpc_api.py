@@ -21,7 +21,7 @@ from hapax.pid.metrics import BLOCKS, IDS_BELOW, LEASES_GRANTED, LEASES_REFUSED
 from hapax.rpc.gen.hapax.internal.v1 import pid_pb2
 from hapax.rpc.gen.hapax.v1 import lease_pb2, restore_pb2
 from hapax.runtime import telemetry
-from hapax.runtime.asker import ascribed
+from hapax.runtime.asker import ASKER, ascribed
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import MetadataUnavailable, Randomness, RpcError, RpcHandler
 from hapax.runtime.rollback_guard import StoreRefused
@@ -39,9 +39,10 @@ _Wanted = list[tuple[lease_pb2.Partition, TopicIdPartition | None]]
 class RpcApi:
     def __init__(
         self, blocks: BlockAllocator, leases: Leases, view: ClusterView, block_size: int, random: Randomness,
-        metrics: telemetry.Metrics,
+        metrics: telemetry.Metrics, record: Callable[..., None] = lambda kind, **fields: None,
     ) -> None:
-        """`block_size`: producer ids in a block where the request names no size."""
+        """`block_size`: producer ids in a block where the request names no size. `record`: an event, by its kind."""
+        self._record = record
         self._blocks = blocks
         self._leases = leases
         self._view = view
@@ -66,6 +67,7 @@ class RpcApi:
             RESTORE + "ReserveProducerIds": decoding(
                 restore_pb2.ReserveProducerIdsRequest, self._reserve_producer_ids),
             RESTORE + "ImportLease": decoding(restore_pb2.ImportLeaseRequest, self._import_lease),
+            RESTORE + "NoteBackup": decoding(restore_pb2.NoteBackupRequest, self._note_backup),
         })
 
     async def lease_topics(self, name: str) -> Iterable[bytes]:
@@ -114,6 +116,13 @@ class RpcApi:
             return restore_pb2.ImportLeaseResponse()
 
         return await self._reply(answer, restore_pb2.ImportLeaseResponse)
+
+    async def _note_backup(self, request: restore_pb2.NoteBackupRequest) -> bytes:
+        asker = ASKER.get()
+        self._record(
+            "backup_restored" if request.restored else "backup_taken", backup=request.backup,
+            by=str(asker.principal or ""), address=asker.address)
+        return restore_pb2.NoteBackupResponse().SerializeToString()
 
     # --- leases
 

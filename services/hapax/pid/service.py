@@ -54,7 +54,8 @@ class PidService:
             fence_timeout_s=_FENCE_TIMEOUT_S,
             taken_over=self._taken_over,
         )
-        self._api = RpcApi(self.blocks, self.leases, view, settings.pid_block_size, ports.random, metrics)
+        self._api = RpcApi(self.blocks, self.leases, view, settings.pid_block_size, ports.random, metrics,
+            self._node.record)
 
     @property
     def registration(self) -> Registration | None:

@@ -184,6 +184,7 @@ CALLS: Final[Mapping[str, Call]] = {
     _RESTORE + "ImportTransactionalId": Call(restore_pb2.ImportTransactionalIdRequest, _cluster(ALTER_CLUSTER)),
     _RESTORE + "ReserveProducerIds": Call(restore_pb2.ReserveProducerIdsRequest, _cluster(ALTER_CLUSTER)),
     _RESTORE + "ImportLease": Call(restore_pb2.ImportLeaseRequest, _cluster(ALTER_CLUSTER)),
+    _RESTORE + "NoteBackup": Call(restore_pb2.NoteBackupRequest, _cluster(ALTER_CLUSTER)),
 }
 
 

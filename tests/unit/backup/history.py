@@ -223,6 +223,9 @@ class History:
     async def topic_config(self, name: str) -> dict[str, Any]:
         return {}
 
+    async def note_backup(self, backup: str, *, restored: bool) -> str:
+        return ""
+
     async def list_acls(self) -> list[Any]:
         return []
 

@@ -18,7 +18,7 @@ from unit.kafka.test_needs import SECRET, FakeView
 
 ALICE = RpcPeer("10.0.0.1:5000", principal=user("alice"))
 CLUSTER_CALLS = {"ListLeases", "DescribeReplicas", "ListGroups", "DescribeShards", "FenceProducer", "CommitPrepared",
-                 "ImportBatches", "ImportTransactionalId", "ReserveProducerIds", "ImportLease",
+                 "ImportBatches", "ImportTransactionalId", "ReserveProducerIds", "ImportLease", "NoteBackup",
                  "AlterReassignments", "ElectLeaders", "SetReplication"}
 
 

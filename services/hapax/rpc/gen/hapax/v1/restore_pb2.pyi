@@ -91,3 +91,15 @@ class ImportLeaseResponse(_message.Message):
     error: int
     reason: str
     def __init__(self, error: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class NoteBackupRequest(_message.Message):
+    __slots__ = ("backup", "restored")
+    BACKUP_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_FIELD_NUMBER: _ClassVar[int]
+    backup: str
+    restored: bool
+    def __init__(self, backup: _Optional[str] = ..., restored: _Optional[bool] = ...) -> None: ...
+
+class NoteBackupResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
