@@ -229,6 +229,19 @@ class Producer(_Client[producer.Producer]):
         _background.run(sending())
         return len(pairs)
 
+    def send_batches(
+        self, batches: Sequence[tuple[TopicPartition, bytearray | memoryview, int]]
+    ) -> list[concurrent.futures.Future[DeliveryReport]]:
+        """As `hapax.client.Producer.send_batches`."""
+        deliveries: list[concurrent.futures.Future[DeliveryReport]] = [concurrent.futures.Future() for _ in batches]
+
+        async def sending() -> None:
+            for report, delivery in zip(await self._inner.send_batches(batches), deliveries, strict=True):
+                report.add_done_callback(functools.partial(_copy, target=delivery))
+
+        _background.run(sending())
+        return deliveries
+
     @contextmanager
     def transaction(self) -> Iterator[Self]:
         """As `hapax.client.Producer.transaction`: commits at the end of the block and aborts if the block raises."""
@@ -441,6 +454,9 @@ class Admin(_Client[admin.Admin]):
     partition_producers = _waits(admin.Admin.partition_producers)
 
     list_groups = _waits(admin.Admin.list_groups)
+    group_ids = _waits(admin.Admin.group_ids)
+    committed_offsets = _waits(admin.Admin.committed_offsets)
+    remove_group_member = _waits(admin.Admin.remove_group_member)
     describe_group = _waits(admin.Admin.describe_group)
     group_offsets = _waits(admin.Admin.group_offsets)
     group_lag = _waits(admin.Admin.group_lag)
