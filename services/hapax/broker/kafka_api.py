@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from struct import Struct
 from typing import Final
 
@@ -17,7 +17,7 @@ from hapax.codec.batch import CURRENT_MAGIC, HEADER_SIZE, read_header
 from hapax.core.batch import BatchHeader
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.machine import OpenTransaction
-from hapax.core.partition.values import WriteResult
+from hapax.core.partition.values import Condition, WriteResult
 from hapax.core.partition.verification import FIRST_VERSION_THAT_ADDS
 from hapax.kafka.api.delete_records import HIGH_WATERMARK
 from hapax.kafka.api.describe_producers import ActiveProducer
@@ -40,8 +40,10 @@ from hapax.log.times import find_newest_record, find_record
 from hapax.runtime import telemetry
 from hapax.runtime.metrics import Counter
 from hapax.runtime.security_settings import SSL
+from hapax.wire.conditions import read_conditions
 from hapax.wire.write_pass import read_pass
 
+_NO_CONDITIONS: Final[Mapping[int, Condition]] = {}
 _NO_INTERNAL_WRITES: Final = WriteResult(
     ErrorCode.INVALID_TOPIC_EXCEPTION, reason="clients cannot write to an internal topic"
 )
@@ -111,6 +113,14 @@ class ProduceService:
         partitions = self._partitions
         transactional_id = request.transactional_id or ""
         below, floor = partitions.view.producer_ids_below, partitions.view.producer_id_floor
+        conditions: Mapping[int, Condition] = _NO_CONDITIONS
+        if request.conditions is not None:
+            try:
+                conditions = read_conditions(request.conditions, len(request.partitions))
+            except Refusal as unreadable:
+                for number in range(len(request.partitions)):
+                    call.settle(number, WriteResult(unreadable.code, reason=unreadable.reason))
+                return
         admission = None
         if request.write_pass is not None and ctx.api_version >= FIRST_VERSION_THAT_ADDS:
             admission = read_pass(request.write_pass, transactional_id, partitions.view.session_of)
@@ -147,7 +157,7 @@ class ProduceService:
                 mine = admission is not None and admission[1:3] == (replica.id.topic_id, replica.index)
                 replica.produce(
                     batch, call, number, transactional_id, ctx.api_version, request.acks != -1,
-                    admission if mine else None)
+                    admission if mine else None, conditions.get(number))
 
     def _shard_epoch(self, ctx: RequestContext, proof: bytes) -> int | None:
         """Shard epoch of an internal write. None: it is a client's write."""

@@ -16,7 +16,7 @@ from hapax.codec.metadata import TXN_STATE_TOPIC
 from hapax.core.batch import TRANSACTIONAL, BatchHeader
 from hapax.core.control import Control, Marker, ShardFence
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.partition.values import WriteResult
+from hapax.core.partition.values import Condition, WriteResult
 from hapax.core.partition.verification import (
     FIRST_VERSION_THAT_ADDS,
     Admission,
@@ -40,6 +40,7 @@ class ParkedWrite(NamedTuple):
     """acks=1: answered as soon as this node has it."""
     transactional_id: str
     produce_version: int
+    condition: Condition | None = None
 
 
 class ParkedWrites:
@@ -111,11 +112,11 @@ class ParkedWrites:
 
     def park(
         self, batch: memoryview, header: BatchHeader, call: Settles, number: int, transactional_id: str,
-        produce_version: int, local: bool,
+        produce_version: int, local: bool, condition: Condition | None = None,
     ) -> None:
         """Raises Refusal."""
         self.check_name(header, transactional_id)
-        parked = ParkedWrite(bytearray(batch), call, number, local, transactional_id, produce_version)
+        parked = ParkedWrite(bytearray(batch), call, number, local, transactional_id, produce_version, condition)
         question = self._verification.park(header, transactional_id, produce_version, parked)
         if question is not None:
             self._ask(question)

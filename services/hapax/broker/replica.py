@@ -57,7 +57,7 @@ from hapax.core.partition.machine import (
     PartitionMachine,
 )
 from hapax.core.partition.replication import Replication
-from hapax.core.partition.values import BadRecords, WriteResult
+from hapax.core.partition.values import BadRecords, Condition, WriteResult
 from hapax.core.partition.verification import Admission, Question
 from hapax.core.types import NodeId, RegistrationEpoch, TopicIdPartition
 from hapax.log.durable import SyncFailed
@@ -232,6 +232,7 @@ class Replica:
         self.leader_epoch = leader_epoch
         self.epoch_start = self.machine.log_end_offset
         self.newest_connection = newest_connection
+        self.machine.scopes.forget()
         self.parked.lead()
         self.serving = True
         self._epoch_begins = self.machine.leader_epochs.latest < leader_epoch
@@ -292,11 +293,12 @@ class Replica:
 
     def produce(
         self, batch: memoryview, call: Settles, number: int, transactional_id: str = "", produce_version: int = 0,
-        local: bool = False, admission: Admission | None = None,
+        local: bool = False, admission: Admission | None = None, condition: Condition | None = None,
     ) -> None:
         """A client's batch. `number`: the partition's place in the call. `batch` is writable and valid during the call
         only. Settles the write, now or later. `local` (acks=1): as soon as this node has it. `admission`: the
-        coordinator's answer about this partition, if it came with the batch."""
+        coordinator's answer about this partition, if it came with the batch. `condition`: under which it is
+        appended."""
         try:
             header = self.checked(batch)
             if header.attributes & TRANSACTIONAL:
@@ -304,27 +306,29 @@ class Replica:
             now_ms = self.context.clock.now_ms()
             intake = self.intake
             if (intake.attentive or header.max_timestamp - now_ms > intake.after_ms) and intake.takes(header, now_ms):
-                intake.take(ParkedWrite(
-                    bytearray(batch), call, number, local, transactional_id, produce_version), header, now_ms)
+                write = ParkedWrite(
+                    bytearray(batch), call, number, local, transactional_id, produce_version, condition)
+                intake.take(write, header, now_ms)
                 return
             held = header.producer_id >= 0 and self.parked.holds(header.producer_id)
-            decision = NEED_VERIFICATION if held else self.machine.decide_append(header, now_ms, self._client_context)
+            context = self._client_context if condition is None else self._under(condition)
+            decision = NEED_VERIFICATION if held else self.machine.decide_append(header, now_ms, context)
             if decision is not NEED_VERIFICATION:
-                self.carry_out(decision, batch, header, call, number, local)
+                self.carry_out(decision, batch, header, call, number, local, condition)
             elif not held and self.parked.admits(header, admission, now_ms):
-                decision = self.machine.decide_append(header, now_ms, VERIFIED)
-                self.carry_out(decision, batch, header, call, number, local)
+                decision = self.machine.decide_append(header, now_ms, _verified(condition))
+                self.carry_out(decision, batch, header, call, number, local, condition)
                 assert admission is not None
                 self.parked.admitted(admission)
             else:
-                self.parked.park(batch, header, call, number, transactional_id, produce_version, local)
+                self.parked.park(batch, header, call, number, transactional_id, produce_version, local, condition)
         except Refusal as refusal:
             self.refuse(batch, refusal, call, number, transactional_id)
 
     def admit(self, write: ParkedWrite, bad: Refusal | None) -> None:
         """A client's batch comes out of the intake, and is judged as if it came now. `bad`: what is wrong with its
         records. A batch that is stored already is answered as the first time all the same."""
-        batch, call, number, local, transactional_id, produce_version = write
+        batch, call, number, local, transactional_id, produce_version, condition = write
         view = memoryview(batch)
         try:
             header = self.checked(view)
@@ -337,13 +341,13 @@ class Replica:
                 return
             held = bad is None and header.producer_id >= 0 and self.parked.holds(header.producer_id)
             decision = NEED_VERIFICATION if held else self.machine.decide_append(
-                header, self.context.clock.now_ms(), self._client_context)
+                header, self.context.clock.now_ms(), self._under(condition))
             if bad is not None and not isinstance(decision, Duplicate):
                 raise bad
             if decision is NEED_VERIFICATION:
-                self.parked.park(view, header, call, number, transactional_id, produce_version, local)
+                self.parked.park(view, header, call, number, transactional_id, produce_version, local, condition)
             else:
-                self.carry_out(decision, view, header, call, number, local)
+                self.carry_out(decision, view, header, call, number, local, condition)
         except Refusal as refusal:
             self.refuse(view, refusal, call, number, transactional_id)
 
@@ -391,12 +395,15 @@ class Replica:
                 ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {len(batch)} bytes; max.message.bytes is {self._max_batch}")
 
     def carry_out(
-        self, decision: AppendDecision, batch: memoryview, header: BatchHeader, call: Settles, number: int, local: bool
+        self, decision: AppendDecision, batch: memoryview, header: BatchHeader, call: Settles, number: int, local: bool,
+        condition: Condition | None = None,
     ) -> None:
         error = 0
         if decision is APPEND:
             base_offset, append_time = self._append(batch, header)
             end_offset = base_offset + header.last_offset_delta + 1
+            if condition is not None:
+                self.machine.scopes.appended(condition.scope, base_offset, end_offset)
         else:
             assert isinstance(decision, Duplicate)
             base_offset, append_time, error = decision.base_offset, -1, int(decision.error)
@@ -418,9 +425,12 @@ class Replica:
         Refusal."""
         batch = memoryview(parked.batch)
         header = self.checked(batch)
-        decision = self.machine.decide_append(header, self.context.clock.now_ms(), VERIFIED)
-        self.carry_out(decision, batch, header, parked.call, parked.number, parked.local)
+        decision = self.machine.decide_append(header, self.context.clock.now_ms(), _verified(parked.condition))
+        self.carry_out(decision, batch, header, parked.call, parked.number, parked.local, parked.condition)
         return header
+
+    def _under(self, condition: Condition | None) -> AppendContext:
+        return self._client_context._replace(condition=condition)
 
     def _append(self, batch: memoryview, header: BatchHeader) -> tuple[int, int]:
         """Appends and replays one data batch; returns (base offset, log-append time or -1)."""
@@ -693,3 +703,7 @@ class Replica:
         only = self.serving and self.replication is None
         code = ErrorCode.CORRUPT_MESSAGE if only else ErrorCode.KAFKA_STORAGE_ERROR
         return Refusal(code, str(damage))
+
+
+def _verified(condition: Condition | None) -> AppendContext:
+    return VERIFIED if condition is None else VERIFIED._replace(condition=condition)

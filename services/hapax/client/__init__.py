@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hapax.client.errors import (
         AbortableError,
         AuthenticationError,
+        ConditionFailedError,
         FatalError,
         FencedError,
         HapaxError,
@@ -55,6 +56,7 @@ __all__ = [
     "ClusterInfo",
     "CommitToken",
     "Committed",
+    "ConditionFailedError",
     "ConfigValue",
     "Conflict",
     "Consumer",
@@ -110,8 +112,9 @@ _MODULES = {
     "hapax.client.coordination": ("ConsumerGroup", "OffsetAndMetadata"),
     "hapax.client.credentials": ("OAuthToken",),
     "hapax.client.errors": (
-        "AbortableError", "AuthenticationError", "FatalError", "FencedError", "HapaxError", "MembershipLostError",
-        "NotHapaxError", "RetriableError", "SaslAuthenticationFailed", "SettingsError", "WrongState",
+        "AbortableError", "AuthenticationError", "ConditionFailedError", "FatalError", "FencedError", "HapaxError",
+        "MembershipLostError", "NotHapaxError", "RetriableError", "SaslAuthenticationFailed", "SettingsError",
+        "WrongState",
     ),
     "hapax.client.leases": ("Lease", "LeaseInfo", "Leases", "Progress"),
     "hapax.client.multiwriter": ("Joined", "MultiWriter", "Winner", "Writer"),

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from hapax.client.records import DeliveryReport, Header
 from hapax.codec.records import RecordBatchBuilder
+from hapax.core.partition.values import Condition
 from hapax.core.types import TopicPartition
 
 RECORD_OVERHEAD = 70
@@ -18,7 +19,7 @@ batch's header."""
 class OpenBatch:
     """A batch being filled; once closed, the content of a `Batch` of the producer machine."""
 
-    __slots__ = ("builder", "bytes", "created_ms", "data", "deliveries", "full", "records", "timestamps")
+    __slots__ = ("builder", "bytes", "condition", "created_ms", "data", "deliveries", "full", "records", "timestamps")
 
     def __init__(self, builder: RecordBatchBuilder, created_ms: int) -> None:
         self.builder = builder
@@ -31,6 +32,8 @@ class OpenBatch:
         self.deliveries: list[asyncio.Future[DeliveryReport]] = []
         """One for each record. For a batch that was handed over whole: none, or one for its first record."""
         self.timestamps: list[int] = []
+        self.condition: Condition | None = None
+        """Under which the leader appends it."""
 
     def close(self) -> None:
         self.data = self.builder.build()
@@ -111,6 +114,22 @@ class Accumulator:
         batch.full = batch.bytes >= self._batch_size
         self._free -= size
         return pushed_out
+
+    def conditional(
+        self, records: Sequence[tuple[bytes | None, bytes | None, Sequence[Header]]], timestamp_ms: int, size: int,
+        condition: Condition, now_ms: int,
+    ) -> OpenBatch:
+        """Makes a closed batch of these records (key, value, headers), all of one time, however large."""
+        batch = OpenBatch(RecordBatchBuilder(compression=self._compression), now_ms)
+        loop = asyncio.get_running_loop()
+        for key, value, headers in records:
+            batch.builder.append(timestamp_ms, key, value, headers)
+            batch.deliveries.append(loop.create_future())
+            batch.timestamps.append(timestamp_ms)
+        batch.records, batch.bytes, batch.condition = len(records), size, condition
+        batch.close()
+        self._free -= size
+        return batch
 
     def whole(self, data: bytearray | memoryview, records: int, now_ms: int) -> OpenBatch:
         """Makes a closed batch of one that was built elsewhere."""

@@ -255,6 +255,7 @@ class Producer(_Client[producer.Producer]):
         _background.run(_leave(manager, None))
 
     send_and_wait = _waits(producer.Producer.send_and_wait)
+    append = _waits(producer.Producer.append)
     send_batch = _waits(producer.Producer.send_batch)
     partitions_of = _waits(producer.Producer.partitions_of)
     existing_topics = _waits(producer.Producer.existing_topics)

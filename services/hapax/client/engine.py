@@ -25,6 +25,7 @@ from hapax.client.sender import Sender
 from hapax.client.settings import COMPRESSION
 from hapax.client.tokens import CommitToken, TokenOutcome, end_with_token
 from hapax.core.errors import ErrorCode, error_name
+from hapax.core.partition.values import Condition
 from hapax.core.producer.error_kinds import ErrorKind
 from hapax.core.producer.machine import ClientProducer
 from hapax.core.producer.partition_queue import Batch, Identity, advance
@@ -333,6 +334,18 @@ class Engine:
         if partition in self.accumulator.open:
             self._enqueue(partition, self.accumulator.close(partition))
         self._enqueue(partition, content)
+
+    def append_conditional(
+        self, partition: TopicPartition, records: Sequence[tuple[bytes | None, bytes | None, Sequence[Header]]],
+        timestamp_ms: int, size: int, condition: Condition,
+    ) -> list[asyncio.Future[DeliveryReport]]:
+        """Adds one batch of these records, after those that wait for its partition."""
+        if partition in self.accumulator.open:
+            self._enqueue(partition, self.accumulator.close(partition))
+        batch = self.accumulator.conditional(records, timestamp_ms, size, condition, self.cluster.now())
+        self._enqueue(partition, batch)
+        self.pump()
+        return batch.deliveries
 
     def close_all(self) -> None:
         """Closes every open batch, so that it is sent now."""

@@ -3,6 +3,7 @@
     HapaxError
     +- RetriableError    nothing is decided against the call: it may succeed later
     +- AbortableError    the open transaction cannot commit: abort it and begin a new one
+    |  +- ConditionFailedError  a conditional append came too late: read on, decide again
     +- MembershipLostError  the consumer is no longer in its group: poll again; nothing was committed
     +- FencedError       another instance has this identity: stop; says by whom, when and from where, if the peer did
     +- FatalError        this producer, consumer or call cannot succeed as it is
@@ -49,6 +50,22 @@ class RetriableError(HapaxError):
 
 class AbortableError(HapaxError):
     advice = "Abort the transaction and begin a new one"
+
+
+class ConditionFailedError(AbortableError):
+    """Nothing was appended, because records that the condition excludes may have been appended since. `position`: the
+    offset up to which the partition has to be read before another attempt can succeed."""
+
+    advice = (
+        "Abort the transaction if one is open, read the partition up to there, decide again, and append again with the"
+        " new position")
+
+    def __init__(
+        self, message: str, *, code: int = 0, maybe_written: bool = False, advice: str | None = None
+    ) -> None:
+        super().__init__(message, code=code, maybe_written=maybe_written, advice=advice)
+        told = _READ_UP_TO.search(message)
+        self.position = -1 if told is None else int(told.group(1))
 
 
 class MembershipLostError(HapaxError):
@@ -118,6 +135,8 @@ class FencedError(HapaxError):
 # The wording of Hapax's services: "... was initialised again at 2026-01-02T03:04:05.678+00:00 by NAME from HOST:PORT",
 # "lease 'x' was taken over by 'NAME' at 1767323045678 (ms since the epoch)", "instance id 'x' was taken by 'NAME' from
 # ADDRESS, as member 'y'".
+# "... have been appended since offset 3: read up to offset 7", the wording of the partition's leader.
+_READ_UP_TO = re.compile(r"read up to offset (\d+)")
 _BY = re.compile(r"\bby (?!epoch\b|a client without)(?:'([^']*)'|(\S+))")
 _WHEN = re.compile(r"\bat (\d{4}-\d\d-\d\dT[\d:.]+\+00:00|\d{12,})")
 _WHERE = re.compile(r"\bfrom (\S+:\d+|\d+(?:\.\d+){3})")
@@ -276,6 +295,8 @@ def from_trouble(trouble: Trouble, *, maybe_written: bool = False, transactional
     text = f"{name_of(code)}: {said}" if said else name_of(code)
     if trouble.kind is ErrorKind.FENCED:
         return FencedError(text, code=code, maybe_written=maybe_written)
+    if code == ErrorCode.OPERATION_NOT_ATTEMPTED and _READ_UP_TO.search(text):
+        return ConditionFailedError(text, code=code, maybe_written=maybe_written)
     if code in LOGIN_REFUSALS:
         return SaslAuthenticationFailed(text, code=code, maybe_written=maybe_written)
     if trouble.kind is ErrorKind.ABORT or (transactional and trouble.kind in (ErrorKind.RETRY, ErrorKind.REFUSED)):

@@ -19,13 +19,22 @@ from hapax.client.cluster import ClusterClient
 from hapax.client.coordination import ConsumerGroup, Offsets
 from hapax.client.engine import Committed, Engine
 from hapax.client.environment import ClientPorts, RealPorts
-from hapax.client.errors import AbortableError, FatalError, HapaxError, RetriableError, WrongState
+from hapax.client.errors import (
+    AbortableError,
+    ConditionFailedError,
+    FatalError,
+    HapaxError,
+    RetriableError,
+    WrongState,
+)
 from hapax.client.metadata import Topic
 from hapax.client.partitioner import partition_of
 from hapax.client.records import DeliveryReport, Header
 from hapax.client.settings import Settings, producer_options
 from hapax.client.tokens import CommitToken
 from hapax.core.errors import ErrorCode
+from hapax.core.partition.scopes import EVERYTHING
+from hapax.core.partition.values import Condition
 from hapax.core.producer.machine import ClientProducer, ProducerOptions
 from hapax.core.producer.partition_queue import NO_IDENTITY, Identity
 from hapax.core.producer.states import IllegalTransition, State
@@ -33,6 +42,7 @@ from hapax.core.types import PartitionIndex, ProducerEpoch, ProducerId, TopicPar
 from hapax.core.types import Sequence as SequenceNumber
 from hapax.runtime import supervision
 from hapax.runtime.metrics import Metrics
+from hapax.wire.conditions import scope_of
 
 log = logging.getLogger("hapax.client")
 
@@ -203,13 +213,9 @@ class Producer:
         elif partition not in known.partitions:
             await self._check_partition(topic, partition)
         size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
-        for name, content in headers:
-            size += 10 + len(name) + len(content or b"")
-        if size > self._options["max.request.size"]:
-            raise FatalError(
-                f"a record of {size} bytes is larger than max.request.size={self._options['max.request.size']}",
-                code=ErrorCode.MESSAGE_TOO_LARGE,
-            )
+        if headers:
+            size += _size(headers)
+        self._check_size(size)
         await self._admitted(size)
         if timestamp_ms is None:
             timestamp_ms = self._ports.clock.now_ms()
@@ -222,16 +228,55 @@ class Producer:
         """`send`, and then waits for the delivery. Arguments as for `send`."""
         return await (await self.send(topic, value, key, **how))
 
+    async def append(
+        self,
+        topic: str,
+        records: Sequence[tuple[bytes | None, bytes | None]],
+        *,
+        expected: int | None,
+        scope: bytes,
+        partition: int | None = None,
+        headers: Sequence[Header] = (),
+    ) -> list[DeliveryReport]:
+        """Appends (key, value) records as one batch, only if no record of the scope was appended at or after the offset
+        `expected` (Hapax only). Waits for the outcome: a report of each record, or ConditionFailedError, and then none
+        of them was appended.
+
+        `expected` is the position up to which the program has read the partition, and what it decided by. None: no
+        condition, but the records belong to the scope. `scope`: a name for the records that the decision depends on,
+        such as an account's; b"": all of the partition. A record that was written without a scope belongs to every
+        scope. Without `partition`, the first record's key determines it. `headers` are those of every record.
+        """
+        if self._options["acks"] == 0:
+            raise FatalError("a conditional append has an answer, so it needs acks=all or acks=1")
+        if not records:
+            raise FatalError("append needs at least one record")
+        if partition is None:
+            key = records[0][0]
+            if key is None:
+                raise FatalError("append needs a partition, or a key that determines it")
+            partition = partition_of(key, len((await self._topic(topic)).partitions))
+        elif partition not in (await self._topic(topic)).partitions:
+            await self._check_partition(topic, partition)
+        size = sum(RECORD_OVERHEAD + len(key or b"") + len(value or b"") + _size(headers) for key, value in records)
+        self._check_size(size)
+        await self._admitted(size)
+        deliveries = self._engine.append_conditional(
+            TopicPartition(topic, PartitionIndex(partition)), [(key, value, headers) for key, value in records],
+            self._ports.clock.now_ms(), size,
+            Condition(scope_of(scope) if scope else EVERYTHING, -1 if expected is None else expected))
+        try:
+            return list(await asyncio.gather(*deliveries))
+        except ConditionFailedError:
+            self._engine.failure = None  # this caller has learnt it
+            raise
+
     async def send_batch(self, topic: str, partition: int, batch: bytearray, records: int) -> None:
         """Accepts a whole record batch (`hapax.codec.batch.assemble_batch`; the producer's identity is filled in).
         Waits as `send` does. `flush` or `commit` report the outcome. For writers that have many records at once."""
         if partition not in (self._cluster.topics.get(topic) or await self._topic(topic)).partitions:
             await self._check_partition(topic, partition)
-        if len(batch) > self._options["max.request.size"]:
-            raise FatalError(
-                f"a batch of {len(batch)} bytes is larger than max.request.size={self._options['max.request.size']}",
-                code=ErrorCode.MESSAGE_TOO_LARGE,
-            )
+        self._check_size(len(batch))
         await self._admitted(len(batch))
         self._engine.append_batch(TopicPartition(topic, PartitionIndex(partition)), batch, records)
 
@@ -427,6 +472,13 @@ class Producer:
             raise FatalError(
                 f"topic {topic!r} has no partition {partition}", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
+    def _check_size(self, size: int) -> None:
+        if size > self._options["max.request.size"]:
+            raise FatalError(
+                f"{size} bytes are more than max.request.size={self._options['max.request.size']}",
+                code=ErrorCode.MESSAGE_TOO_LARGE,
+            )
+
     async def _admitted(self, size: int) -> None:
         """Returns once there is room for this many bytes and a record may be sent."""
         if not self._engine.accumulator.has_room(size):
@@ -459,3 +511,8 @@ class Producer:
         except IllegalTransition as illegal:
             error = WrongState(str(illegal)) if self._machine.trouble is None else self._engine.error()
             raise error from illegal
+
+
+def _size(headers: Sequence[Header]) -> int:
+    """Upper bound in bytes."""
+    return sum(10 + len(name) + len(content or b"") for name, content in headers)

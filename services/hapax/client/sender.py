@@ -16,11 +16,14 @@ from hapax.client.cluster import ClusterClient
 from hapax.client.errors import AuthenticationError
 from hapax.client.records import stamp
 from hapax.core.errors import ErrorCode
+from hapax.core.partition.values import Condition
 from hapax.core.producer.error_kinds import ErrorKind
 from hapax.core.producer.partition_queue import Batch
 from hapax.core.types import NO_OFFSET, Offset, TimestampMs
 from hapax.runtime import supervision
 from hapax.runtime.ports import FrameLimits
+from hapax.wire.conditions import CONDITION_TAG, encode_conditions
+from hapax.wire.conditions import FEATURE as CONDITIONS
 from hapax.wire.messages import ProduceRequest
 from hapax.wire.peer import Peer, PeerError, PeerUnsupported
 from hapax.wire.write_pass import WRITE_PASS_TAG
@@ -30,6 +33,8 @@ _NO_TOPIC_IDS = 12
 _SEND_BUFFER_BYTES = FrameLimits().write_high_water
 """With acks=0: a connection with this many unsent bytes takes no more requests, so that the bytes it holds stay within
 buffer.memory."""
+_FLEXIBLE = 9
+"""The first version with tagged fields."""
 _VERSION_1 = 11
 """From the next version on, a Produce request of a transaction adds its partitions by itself (transactions version
 2)."""
@@ -49,6 +54,7 @@ class Payload(Protocol):
     """The type that `Batch.content` must have."""
 
     data: bytearray | memoryview
+    condition: Condition | None
 
 
 class Sender:
@@ -163,7 +169,8 @@ class Sender:
                 return
         try:
             message, version, by_id = self._encode(peer, batches)
-            answer = peer.submit(message, version=version, tags=self._pass_for(batches, version))
+            tags = self._tags(batches, peer, version)
+            answer = peer.submit(message, version=version, tags=tags)
         except PeerUnsupported as error:
             for batch in batches:
                 self._outcomes.refused(batch, ErrorCode.UNSUPPORTED_VERSION, str(error))
@@ -179,20 +186,27 @@ class Sender:
             return
         answer.add_done_callback(lambda done: self._answered(done, batches, by_id))
 
-    def _pass_for(self, batches: list[Batch], version: int) -> dict[int, bytes] | None:
-        """A request holds one pass."""
-        if not self.write_passes or version <= _VERSION_1:
-            return None
-        for batch in batches:
-            found = self.write_passes.get((batch.partition.topic, batch.partition.partition))
-            if found is not None:
-                return {WRITE_PASS_TAG: found}
-        return None
+    def _tags(self, batches: list[Batch], peer: Peer, version: int) -> dict[int, bytes] | None:
+        """Raises PeerUnsupported: the node would ignore a condition."""
+        tags = {}
+        if self.write_passes and version > _VERSION_1:
+            for batch in batches:  # a request holds one pass
+                found = self.write_passes.get((batch.partition.topic, batch.partition.partition))
+                if found is not None:
+                    tags[WRITE_PASS_TAG] = found
+                    break
+        conditions = {}
+        for place, batch in enumerate(_in_order(batches)):
+            if (condition := _content(batch).condition) is not None:
+                conditions[place] = condition
+        if conditions:
+            if version < _FLEXIBLE or not peer.capabilities.features.get(CONDITIONS):
+                raise PeerUnsupported("conditional appends need a Hapax broker of this version or later")
+            tags[CONDITION_TAG] = encode_conditions(conditions)
+        return tags or None
 
     def _encode(self, peer: Peer, batches: list[Batch]) -> tuple[Any, int, dict[Any, str]]:
-        topics: dict[str, list[Batch]] = {}
-        for batch in batches:
-            topics.setdefault(batch.partition.topic, []).append(batch)
+        topics = _by_topic(batches)
         transactional = self._transactional_id is not None
         ids = {name: self._cluster.topics[name].topic_id for name in topics}
         at_most = _NO_TOPIC_IDS if any(i.int == 0 for i in ids.values()) else None
@@ -247,6 +261,22 @@ class Sender:
                         self._cluster.refresh_soon()
 
 
-def _data(batch: Batch) -> bytearray | memoryview:
+def _by_topic(batches: list[Batch]) -> dict[str, list[Batch]]:
+    topics: dict[str, list[Batch]] = {}
+    for batch in batches:
+        topics.setdefault(batch.partition.topic, []).append(batch)
+    return topics
+
+
+def _in_order(batches: list[Batch]) -> list[Batch]:
+    """As they stand in a request."""
+    return batches if len(batches) == 1 else [batch for of_topic in _by_topic(batches).values() for batch in of_topic]
+
+
+def _content(batch: Batch) -> Payload:
     payload: Payload = batch.content  # type: ignore[assignment]
-    return payload.data
+    return payload
+
+
+def _data(batch: Batch) -> bytearray | memoryview:
+    return _content(batch).data

@@ -5,7 +5,7 @@
 By default every append is synced (and so committed) at once, and the coordinator says yes to every question; with
 `manual` the script says `sync` and `coordinator`.
 
-    produce pid=N epoch=N seq=N records=N|values=a,b [txn] [expect-end=N] [version=N] [now=MS] [connection=N]
+    produce pid=N epoch=N seq=N records=N|values=a,b [txn] [expected=N] [scope=N] [version=N] [now=MS] [connection=N]
             [dies=POINT]
         POINT: before-append, after-append (not synced), before-answer (synced)
     internal shard-epoch=N [pid=N epoch=N] [txn] records=N
@@ -34,6 +34,7 @@ from hapax.core.partition.machine import (
     CLIENT,
     VERIFIED,
     AppendContext,
+    Condition,
     Duplicate,
     NeedVerification,
     PartitionMachine,
@@ -89,7 +90,7 @@ class Interpreter:
             name=f"producer {header.producer_id} sequence {header.base_sequence}",
             header=header,
             values=values,
-            context=AppendContext(expected_offset=command.number("expect-end", -1)),
+            context=AppendContext(condition=_condition(command)),
             now_ms=command.number("now", 0),
             connection=command.number("connection", -1),
         )
@@ -134,8 +135,10 @@ class Interpreter:
                 answer = f"refused {decision.error:d} {decision.error.name}"
             yield from self._answer(last, answer, stored=False)
             return
-        entry = self.log.append(write.header, write.values)
-        yield from self._stored(entry.header, dies)
+        header = self.log.append(write.header, write.values).header
+        if (condition := write.context.condition) is not None:
+            self.partition.scopes.appended(condition.scope, header.base_offset, header.last_offset + 1)
+        yield from self._stored(header, dies)
 
     def _stored(self, header: BatchHeader, dies: str) -> Iterator[str]:
         span = _span(header.base_offset, header.last_offset)
@@ -160,6 +163,7 @@ class Interpreter:
 
     def do_lead(self, command: Command) -> Iterator[str]:
         self.fencing = ConnectionFencing(command.number("newest-connection"))
+        self.partition.scopes.forget()
         self.shard_epochs = ShardEpochs()  # of another broker, which has seen nothing but its log
         for shard, epoch in self.partition.marker_epochs.items():
             self.shard_epochs.admit(shard, epoch)
@@ -364,6 +368,12 @@ class Interpreter:
             if view.keep_until_ms >= 0:
                 line += f", leased until {view.keep_until_ms}"
             yield line
+
+
+def _condition(command: Command) -> Condition | None:
+    if "expected" not in command.arguments and "scope" not in command.arguments:
+        return None
+    return Condition(command.number("scope", 0), command.number("expected", -1))
 
 
 def _asked(question: Question) -> str:

@@ -286,7 +286,8 @@ async def test_api_versions_in_every_version(version: int) -> None:
     assert {init_producer_id.ROW.key, txn_offset_commit.ROW.key, find_coordinator.ROW.key} <= versions.keys()
     if version >= 3:
         levels = {f.name: (f.min_version_level, f.max_version_level) for f in answer.finalized_features}
-        assert levels == {"group.version": (1, 1), "transaction.version": (2, 2)}
+        assert levels == {
+            "group.version": (1, 1), "hapax.conditional.append": (1, 1), "transaction.version": (2, 2)}
 
 
 async def test_a_newer_api_versions_is_answered_in_version_0_with_error_35_and_the_whole_list() -> None:

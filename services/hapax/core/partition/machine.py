@@ -34,6 +34,7 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.aborted_index import AbortedIndex, AbortedTransaction
 from hapax.core.partition.leader_epochs import LeaderEpochs
 from hapax.core.partition.producer_table import Producer, ProducerTable
+from hapax.core.partition.scopes import Scopes
 from hapax.core.partition.values import (
     APPEND,
     CLIENT,
@@ -43,6 +44,7 @@ from hapax.core.partition.values import (
     Append,
     AppendContext,
     AppendDecision,
+    Condition,
     Duplicate,
     NeedVerification,
     OpenTransaction,
@@ -55,8 +57,8 @@ from hapax.core.sequence import MAX_SEQUENCE, distance
 
 __all__ = [
     "APPEND", "CLIENT", "NEED_VERIFICATION", "VERIFIED", "AbortedTransaction", "Append", "AppendContext",
-    "AppendDecision", "Duplicate", "NeedVerification", "OpenTransaction", "PartitionMachine", "PartitionSnapshot",
-    "ProducerView",
+    "AppendDecision", "Condition", "Duplicate", "NeedVerification", "OpenTransaction", "PartitionMachine",
+    "PartitionSnapshot", "ProducerView",
 ]  # fmt: skip
 
 DEFAULT_EXPIRY_MS: Final = 24 * 60 * 60 * 1000
@@ -73,7 +75,7 @@ class PartitionMachine:
 
     __slots__ = (
         "_awaited", "_marks", "_open", "_undecided", "_undecided_first", "aborted", "expiry_ms", "high_watermark",
-        "leader_epochs", "log_end_offset", "log_start_offset", "marker_epochs", "producers", "shard_epoch",
+        "leader_epochs", "log_end_offset", "log_start_offset", "marker_epochs", "producers", "scopes", "shard_epoch",
     )  # fmt: skip
 
     def __init__(
@@ -105,6 +107,7 @@ class PartitionMachine:
         self._undecided_first: int
         self._marks: deque[tuple[int, int]]
         self._awaited: dict[int, tuple[int, int]]
+        self.scopes = Scopes()
         self._load(snapshot, log_start_offset)
         self.leader_epochs.truncate_to(self.log_end_offset)
 
@@ -138,12 +141,23 @@ class PartitionMachine:
                 return NEED_VERIFICATION
         # After the duplicate check: the retry of a conditional append that succeeded must find its own batch, not a
         # condition that it broke itself (rule 21).
-        if 0 <= context.expected_offset != self.log_end_offset:
+        condition = context.condition
+        if condition is not None and condition.expected >= 0:
+            self._check_condition(condition)
+        return APPEND
+
+    def _check_condition(self, condition: Condition) -> None:
+        """Raises Refusal. Its wording is read by clients (`hapax.client.errors`)."""
+        expected = condition.expected
+        end = self.scopes.end(condition.scope, self.log_end_offset)
+        if end > expected:
             raise Refusal(
                 ErrorCode.OPERATION_NOT_ATTEMPTED,
-                f"the log ends at {self.log_end_offset}, not at {context.expected_offset}",
-            )
-        return APPEND
+                f"records of the scope may have been appended since offset {expected}: read up to offset {end}")
+        if expected > self.log_end_offset:
+            raise Refusal(
+                ErrorCode.OPERATION_NOT_ATTEMPTED,
+                f"offset {expected} is beyond the end of the log: read up to offset {self.log_end_offset}")
 
     def _check_stranger(self, header: BatchHeader) -> None:
         """A producer without state here may begin at any sequence, because the partition may have expired it. Raises
@@ -489,6 +503,7 @@ class PartitionMachine:
 
     def replay_control(self, header: BatchHeader, control: Control) -> AbortedTransaction | None:
         """A control batch from the log. Returns the entry for the `.txnindex` if the batch aborted a transaction."""
+        self.scopes.control_appended(header.base_offset, header.last_offset + 1)
         self._extend(header.base_offset, header.last_offset, header.leader_epoch)
         if isinstance(control, Marker):
             return self._replay_marker(header, control)
@@ -671,6 +686,7 @@ class PartitionMachine:
 
     def _load(self, snapshot: PartitionSnapshot | None, kept_from: int) -> None:
         snapshot = snapshot or PartitionSnapshot(kept_from)
+        self.scopes.forget()
         self.log_end_offset = max(snapshot.offset, kept_from)
         self._open = {
             transaction.producer_id: replace(transaction) for transaction in snapshot.open_transactions

@@ -11,6 +11,15 @@ from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.partition.producer_table import WINDOW
 
 
+class Condition(NamedTuple):
+    """What a writer says of its batch's records (rule 21)."""
+
+    scope: int
+    """Which records they belong with, see `hapax.core.partition.scopes`; 0: with all."""
+    expected: int = -1
+    """Append only if no record of the scope was appended at or after this offset; -1: unconditionally."""
+
+
 class AppendContext(NamedTuple):
     """The origin of a batch. The hot path uses the constants below."""
 
@@ -20,8 +29,8 @@ class AppendContext(NamedTuple):
     """With `internal`: the epoch of the writing shard; -1 where none applies."""
     verified: bool = False
     """The coordinator has just confirmed that the partition is part of the producer's transaction (rule 3)."""
-    expected_offset: int = -1
-    """Conditional append: append only if the log ends here; -1: unconditionally (rule 21)."""
+    condition: Condition | None = None
+    """None: unconditionally, and of every scope."""
 
 
 CLIENT: Final = AppendContext()

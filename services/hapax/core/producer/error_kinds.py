@@ -122,6 +122,7 @@ NOT_WRITTEN: Final = frozenset(
         ErrorCode.UNKNOWN_PRODUCER_ID,
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
         ErrorCode.INVALID_RECORD,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
         ErrorCode.PRODUCER_FENCED,
         ErrorCode.TRANSACTION_ABORTABLE,
         *LOGIN_REFUSALS,

@@ -12,6 +12,7 @@ from hapax.core.errors import ErrorCode
 from hapax.kafka.context import NodeContext
 from hapax.kafka.needs import NOTHING
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
+from hapax.wire.conditions import FEATURE as CONDITIONS
 from hapax.wire.messages import ApiVersionsResponse
 
 ROW: Final = ApiRow(
@@ -23,7 +24,8 @@ TRANSACTION_VERSION: Final = 2
 """Transactions version 2 (KIP-890): clients raise their epoch with each transaction only if the node announces it."""
 GROUP_VERSION: Final = 1
 """The consumer protocol (KIP-848)."""
-FEATURES: Final = (("group.version", GROUP_VERSION), ("transaction.version", TRANSACTION_VERSION))
+FEATURES: Final = (
+    ("group.version", GROUP_VERSION), (CONDITIONS, 1), ("transaction.version", TRANSACTION_VERSION))
 
 
 def register(table: ApiTable, node: NodeContext | None = None) -> None:

@@ -29,6 +29,7 @@ from hapax.kafka.table import (
 )
 from hapax.runtime.access import Access
 from hapax.wire import messages
+from hapax.wire.conditions import CONDITION_TAG
 from hapax.wire.peer import INTERNAL_WRITE_TAG
 from hapax.wire.write_pass import WRITE_PASS_TAG
 
@@ -42,6 +43,7 @@ ROW: Final = ApiRow(
 FIRST_FLEXIBLE: Final = 9
 FIRST_WITH_TOPIC_IDS: Final = 13
 _MAX_TAGS: Final = 64
+_KNOWN_TAGS: Final = (INTERNAL_WRITE_TAG, WRITE_PASS_TAG, CONDITION_TAG)
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -79,6 +81,8 @@ class ProduceRequest(NamedTuple):
     """Content of the tagged field of internal writers."""
     write_pass: bytes | None = None
     """Content of the tagged field `WRITE_PASS_TAG`."""
+    conditions: bytes | None = None
+    """Content of the tagged field `CONDITION_TAG`."""
 
 
 class ProduceCall:
@@ -352,14 +356,14 @@ def _decode_compact(body: memoryview, version: int) -> ProduceRequest:
                 position = end
             position = position + 1 if body[position] == 0 else _skip_tags(body, position)
         position = position + 1 if body[position] == 0 else _skip_tags(body, position)
-    internal = write_pass = None
     if position + 1 == size and body[position] == 0:
-        position += 1
-    else:
-        internal, write_pass, position = _find_tags(body, position)
+        return ProduceRequest(transactional_id, acks, timeout_ms, partitions, None)
+    tags, position = _find_tags(body, position)
     if position != size:
         raise ValueError(f"{size - position} bytes left over")
-    return ProduceRequest(transactional_id, acks, timeout_ms, partitions, internal, write_pass)
+    return ProduceRequest(
+        transactional_id, acks, timeout_ms, partitions, tags.get(INTERNAL_WRITE_TAG), tags.get(WRITE_PASS_TAG),
+        tags.get(CONDITION_TAG))
 
 
 def _check_count(count: int, left: int) -> None:
@@ -378,21 +382,19 @@ def _skip_tags(data: memoryview, position: int) -> int:
     return position
 
 
-def _find_tags(data: memoryview, position: int) -> tuple[bytes | None, bytes | None, int]:
-    """Content of the tagged fields of internal writers and of members, and the position after all tagged fields."""
-    internal = write_pass = None
+def _find_tags(data: memoryview, position: int) -> tuple[dict[int, bytes], int]:
+    """Content of the tagged fields that are known here, and the position after all tagged fields."""
+    found = {}
     count, position = read_uvarint(data, position)
     if count > _MAX_TAGS:
         raise ValueError(f"{count} tagged fields")
     for _ in range(count):
         tag, position = read_uvarint(data, position)
         length, position = read_uvarint(data, position)
-        if tag == INTERNAL_WRITE_TAG:
-            internal = bytes(data[position : position + length])
-        elif tag == WRITE_PASS_TAG:
-            write_pass = bytes(data[position : position + length])
+        if tag in _KNOWN_TAGS:
+            found[tag] = bytes(data[position : position + length])
         position += length
-    return internal, write_pass, position
+    return found, position
 
 
 # --- response -----------------------------------------------------------------------------------------------------

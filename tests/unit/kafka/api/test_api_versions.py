@@ -19,7 +19,7 @@ RANGES = [
     (57, 0, 2), (60, 0, 2), (61, 0, 0), (65, 0, 0), (66, 0, 2), (68, 0, 1), (69, 0, 1), (74, 0, 1), (75, 0, 0),
     (10000, 0, 0),
 ]
-_FEATURES = ((b"\x0egroup.version", 1), (b"\x14transaction.version", 2))
+_FEATURES = ((b"\x0egroup.version", 1), (b"\x19hapax.conditional.append", 1), (b"\x14transaction.version", 2))
 
 
 def _expected(version: int, error: int) -> bytes:
@@ -32,8 +32,8 @@ def _expected(version: int, error: int) -> bytes:
         rows = b"".join(shorts(row) for row in RANGES)
         return code + len(RANGES).to_bytes(4, "big") + rows + (bytes(4) if version else b"")
     rows = b"".join(shorts(row) + b"\0" for row in RANGES)
-    supported = b"\x03" + b"".join(name + shorts((0, level)) + b"\0" for name, level in _FEATURES)
-    finalized = b"\x03" + b"".join(name + shorts((level, level)) + b"\0" for name, level in _FEATURES)
+    supported = b"\x04" + b"".join(name + shorts((0, level)) + b"\0" for name, level in _FEATURES)
+    finalized = b"\x04" + b"".join(name + shorts((level, level)) + b"\0" for name, level in _FEATURES)
     tags = b"".join((
         b"\x03", b"\x00", bytes((len(supported),)), supported, b"\x01\x08", (1).to_bytes(8, "big"),
         b"\x02", bytes((len(finalized),)), finalized))
