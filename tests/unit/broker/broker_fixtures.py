@@ -22,7 +22,7 @@ from hapax.codec.batch import iterate_batches, read_header
 from hapax.codec.records import encode_records
 from hapax.core.batch import BatchHeader
 from hapax.core.errors import ErrorCode, Refusal
-from hapax.core.partition.values import WriteResult
+from hapax.core.partition.values import Condition, WriteResult
 from hapax.core.partition.verification import Answer, Question, ShardEpochs
 from hapax.core.types import NodeId, PartitionIndex, TopicId, TopicIdPartition
 from hapax.log.config import LogConfig
@@ -226,10 +226,14 @@ class Harness:
         self.replica.serving = False
         self.replica.log.close()
 
-    def produce(self, batch: bytes | bytearray, *, transactional_id: str = "", version: int = 9) -> int:
+    def produce(
+        self, batch: bytes | bytearray, *, transactional_id: str = "", version: int = 9,
+        condition: Condition | None = None,
+    ) -> int:
         """Returns the number under which the result will be found."""
         self._number += 1
-        self.replica.produce(memoryview(bytearray(batch)), self.calls, self._number, transactional_id, version)
+        self.replica.produce(
+            memoryview(bytearray(batch)), self.calls, self._number, transactional_id, version, condition=condition)
         return self._number
 
     def produce_internal(self, batches: bytes | bytearray, shard_epoch: int = -1) -> int:

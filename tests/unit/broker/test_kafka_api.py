@@ -98,11 +98,12 @@ class Context:
 def call(
     partitions: Any, batches: bytes | bytearray, *, acks: int = -1, topic: str | bytes = "t", index: int = 0,
     internal: bytes | None = None, version: int = 9, transactional_id: str | None = None, serial: int = 3,
-    write_pass: bytes | None = None,
+    write_pass: bytes | None = None, conditions: bytes | None = None,
 ) -> ProduceCall:
     body = memoryview(bytearray(batches))
     request = ProduceRequest(
-        transactional_id, acks, 1000, [PartitionRecords(topic, index, 0, len(body))], internal, write_pass)
+        transactional_id, acks, 1000, [PartitionRecords(topic, index, 0, len(body))], internal, write_pass,
+        conditions)
     made = ProduceCall(Context(version, serial), request)  # type: ignore[arg-type]
     ProduceService(partitions, telemetry.Metrics(), Counter()).produce(made, body)
     return made
