@@ -274,13 +274,6 @@ MUTANTS = (
         (unit("broker/test_replica.py"), sim()),
     ),
     Mutant(
-        "the condition comes before the duplicate check", "rule 21", MACHINE,
-        "        producer_id = header.producer_id\n        if context.internal:\n",
-        "        producer_id = header.producer_id\n        if 0 <= context.expected_offset != self.log_end_offset:\n"
-        '            raise Refusal(ErrorCode.OPERATION_NOT_ATTEMPTED, "")\n        if context.internal:\n',
-        (SCENARIOS,),
-    ),
-    Mutant(
         "expiry looks at the wall clock of each replica", "rule 14", MACHINE,
         "            self.producers.expired_below = max(self.producers.expired_below, control.below_offset)",
         "            self.producers.expired_below = self.log_end_offset",
