@@ -72,7 +72,7 @@ MUTANTS = (
     ),
     Mutant(
         "a write that is looked at forgets its condition", RULE, REPLICA,
-        "                header, self.context.clock.now_ms(), self._under(condition))\n",
+        "                header, self.context.clock.now_ms(), self._client_context.under(condition))\n",
         "                header, self.context.clock.now_ms(), self._client_context)\n",
         (WAYS,),
     ),

@@ -297,8 +297,7 @@ class Replica:
     ) -> None:
         """A client's batch. `number`: the partition's place in the call. `batch` is writable and valid during the call
         only. Settles the write, now or later. `local` (acks=1): as soon as this node has it. `admission`: the
-        coordinator's answer about this partition, if it came with the batch. `condition`: under which it is
-        appended."""
+        coordinator's answer about this partition, if it came with the batch. `condition`: of its append."""
         try:
             header = self.checked(batch)
             if header.attributes & TRANSACTIONAL:
@@ -306,17 +305,16 @@ class Replica:
             now_ms = self.context.clock.now_ms()
             intake = self.intake
             if (intake.attentive or header.max_timestamp - now_ms > intake.after_ms) and intake.takes(header, now_ms):
-                write = ParkedWrite(
-                    bytearray(batch), call, number, local, transactional_id, produce_version, condition)
+                write = ParkedWrite(bytearray(batch), call, number, local, transactional_id, produce_version, condition)
                 intake.take(write, header, now_ms)
                 return
             held = header.producer_id >= 0 and self.parked.holds(header.producer_id)
-            context = self._client_context if condition is None else self._under(condition)
+            context = self._client_context.under(condition)
             decision = NEED_VERIFICATION if held else self.machine.decide_append(header, now_ms, context)
             if decision is not NEED_VERIFICATION:
                 self.carry_out(decision, batch, header, call, number, local, condition)
             elif not held and self.parked.admits(header, admission, now_ms):
-                decision = self.machine.decide_append(header, now_ms, _verified(condition))
+                decision = self.machine.decide_append(header, now_ms, VERIFIED.under(condition))
                 self.carry_out(decision, batch, header, call, number, local, condition)
                 assert admission is not None
                 self.parked.admitted(admission)
@@ -341,7 +339,7 @@ class Replica:
                 return
             held = bad is None and header.producer_id >= 0 and self.parked.holds(header.producer_id)
             decision = NEED_VERIFICATION if held else self.machine.decide_append(
-                header, self.context.clock.now_ms(), self._under(condition))
+                header, self.context.clock.now_ms(), self._client_context.under(condition))
             if bad is not None and not isinstance(decision, Duplicate):
                 raise bad
             if decision is NEED_VERIFICATION:
@@ -425,12 +423,9 @@ class Replica:
         Refusal."""
         batch = memoryview(parked.batch)
         header = self.checked(batch)
-        decision = self.machine.decide_append(header, self.context.clock.now_ms(), _verified(parked.condition))
+        decision = self.machine.decide_append(header, self.context.clock.now_ms(), VERIFIED.under(parked.condition))
         self.carry_out(decision, batch, header, parked.call, parked.number, parked.local, parked.condition)
         return header
-
-    def _under(self, condition: Condition | None) -> AppendContext:
-        return self._client_context._replace(condition=condition)
 
     def _append(self, batch: memoryview, header: BatchHeader) -> tuple[int, int]:
         """Appends and replays one data batch; returns (base offset, log-append time or -1)."""
@@ -703,7 +698,3 @@ class Replica:
         only = self.serving and self.replication is None
         code = ErrorCode.CORRUPT_MESSAGE if only else ErrorCode.KAFKA_STORAGE_ERROR
         return Refusal(code, str(damage))
-
-
-def _verified(condition: Condition | None) -> AppendContext:
-    return VERIFIED if condition is None else VERIFIED._replace(condition=condition)

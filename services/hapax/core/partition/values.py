@@ -32,6 +32,9 @@ class AppendContext(NamedTuple):
     condition: Condition | None = None
     """None: unconditionally, and of every scope."""
 
+    def under(self, condition: Condition | None) -> AppendContext:
+        return self if condition is None else self._replace(condition=condition)
+
 
 CLIENT: Final = AppendContext()
 VERIFIED: Final = AppendContext(verified=True)
