@@ -100,6 +100,16 @@ async def test_a_batch_that_the_target_refuses_stops_its_partition_alone(both: L
     assert await read_all(both.bootstrap, PREFIX + large) == {0: []}
 
 
+async def test_topics_are_not_copied_onto_themselves(both: LocalCluster, topic: str) -> None:
+    """With `into_existing` that would never end."""
+    await make_topic(both.bootstrap, topic)
+    await write(both.bootstrap, topic, 3)
+    for into_existing in (False, True):
+        with pytest.raises(SettingsError, match="--prefix"):
+            await copy_once(both.bootstrap, topic, prefix="", into_existing=into_existing)
+    assert len((await read_all(both.bootstrap, topic))[0]) == 3
+
+
 async def test_no_topic_matches(both: LocalCluster) -> None:
     with pytest.raises(FatalError, match="no topic that matches 'none'"):
         await copy_once(both.bootstrap, "none")

@@ -10,7 +10,7 @@ from hapax.client.admin import Admin
 from hapax.client.cluster import ClusterClient
 from hapax.client.consumer import Consumer
 from hapax.client.environment import ClientPorts
-from hapax.client.errors import HapaxError
+from hapax.client.errors import HapaxError, SettingsError
 from hapax.client.settings import consumer_options, known_to
 from hapax.copy.settings import CopySettings
 
@@ -51,6 +51,15 @@ class Clients:
         await self.reading.start()
         await self.group.start()
         await self.lookup.start()
+
+    async def check(self) -> None:
+        """Raises SettingsError where topics would be copied onto themselves, other HapaxErrors where a cluster does not
+        answer."""
+        source, target = await self.source.describe_cluster(), await self.target.describe_cluster()
+        if source.cluster_id and source.cluster_id == target.cluster_id and not self._settings.prefix:
+            raise SettingsError(
+                f"source and target are the same cluster, {source.cluster_id}: give --prefix, or each topic would be"
+                " copied onto itself")
 
     async def close(self, *, leave: bool) -> None:
         """`leave`: gives the partitions up at once. The group would keep a static member's for it until its session

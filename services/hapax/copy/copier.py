@@ -138,6 +138,7 @@ class Copier:
         while not self._stopping:
             try:
                 await self._clients.start()
+                await self._clients.check()
                 await self._discover_first()
                 await self._writer.start()
                 if self._groups is not None:
