@@ -451,8 +451,7 @@ class Copier:
             return True
         if not self._shares.owned and not self._clients.group.group_metadata().generation > 0:
             return False
-        committed = await self._clients.group.committed(others)
-        return all(share in committed and committed[share].offset >= self._ends[share] for share in others)
+        return await self._shares.copied_by_others({share: self._ends[share] for share in others})
 
     def _reaches_end(self, share: TopicPartition, reading: Reading) -> bool:
         end = self._ends[share]

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from hapax.client.coordination import OffsetAndMetadata
 from hapax.client.errors import HapaxError
 from hapax.client.metadata import Topic
+from hapax.client.offsets import PartitionOffsets
 from hapax.copy.clients import Clients
 from hapax.copy.epochs import epoch_ends
 from hapax.copy.groups import Copied, GroupPositions
@@ -22,7 +23,7 @@ from hapax.copy.metrics import CopyCounts, PartitionCount, State
 from hapax.copy.reader import Reader, Reading
 from hapax.copy.settings import CopySettings
 from hapax.copy.topics import Topics
-from hapax.core.copy.position import Kind, Position, Source, Trouble, judge
+from hapax.core.copy.position import NO_EPOCH, Kind, Position, Source, Trouble, judge
 from hapax.core.copy.topics import Wanted
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.runtime import supervision
@@ -181,30 +182,16 @@ class Shares:
                 " target; if the topic is made again, delete it in the target to copy the new one"))
             return
         offsets = (await self._clients.source.partition_offsets([source]))[source]
-        topic_id = str(topic.topic_id) if topic.topic_id.int else ""
-        cluster = self._clients.reading.cluster_id or ""
-        name = name_of(source)
         if committed is None:
-            trouble = await self._unused(share, name)
-            position = Position(offsets.first, cluster, source.topic, topic_id)
+            trouble = await self._unused(share, name_of(source))
+            offset, epoch = offsets.first, NO_EPOCH
         else:
-            try:
-                position = Position.read(committed.offset, committed.metadata)
-            except ValueError as error:
-                self.put_in_trouble(share, Trouble(
-                    Kind.NOT_OURS, f"{name_of(share)}: group {self._settings.group!r} on the target has a committed"
-                    f" offset, but {error}. Choose another --name, or delete the group's offsets"))
-                return
-            ends = await epoch_ends(
-                self._clients.reading, {source: position.epoch} if position.epoch >= 0 else {},
-                self._clients.reading.options["default.api.timeout.ms"])
-            now = Source(cluster, topic_id, offsets.first, offsets.high_watermark, ends.get(source, -1))
-            trouble = judge(name, position, source.topic, now)
+            offset = committed.offset
+            epoch, trouble = await self._judged(share, committed, topic, offsets)
         if self._groups is not None and trouble is None:
             await self._groups.load(share)
         if share not in self.owned or share not in self.pending:
             return
-        offset = position.offset
         if trouble is not None and trouble.go_on_at > offset and self._settings.skip_lost:
             self.count(share).lose(trouble.go_on_at - offset)
             log.error("%s (left out, as --on-lost skip says)", trouble.message)
@@ -216,10 +203,47 @@ class Shares:
         self.troubles.pop(share, None)
         if committed is None:
             self.unclaimed.add(share)
-        reading = self._reader.add(source, offset, topic.topic_id, position.epoch)
+        reading = self._reader.add(source, offset, topic.topic_id, epoch)
         reading.caught_up_ms = self._clients.reading.now()
         self.count(share).position = offset
         reading.high_watermark, reading.last_stable = offsets.high_watermark, offsets.last_stable
+
+    async def _judged(
+        self, share: TopicPartition, committed: OffsetAndMetadata, topic: Topic, offsets: PartitionOffsets
+    ) -> tuple[int, Trouble | None]:
+        """(leader epoch of the position, what is wrong with it). `topic`, `offsets`: the source as it is now."""
+        source = self.sources[share]
+        try:
+            position = Position.read(committed.offset, committed.metadata)
+        except ValueError as error:
+            return NO_EPOCH, Trouble(
+                Kind.NOT_OURS, f"{name_of(share)}: group {self._settings.group!r} on the target has a committed"
+                f" offset, but {error}. Choose another --name, or delete the group's offsets")
+        ends = await epoch_ends(
+            self._clients.reading, {source: position.epoch} if position.epoch >= 0 else {},
+            self._clients.reading.options["default.api.timeout.ms"])
+        now = Source(
+            self._clients.reading.cluster_id or "", str(topic.topic_id) if topic.topic_id.int else "", offsets.first,
+            offsets.high_watermark, ends.get(source, -1))
+        return position.epoch, judge(name_of(source), position, source.topic, now)
+
+    async def copied_by_others(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """Whether the group's positions of shares that this process does not read have reached their ends. One that
+        does not fit the source is a trouble of its share, also before the group has assigned it. Raises HapaxError."""
+        committed = await self._clients.group.committed(list(ends))
+        if not all(share in committed and committed[share].offset >= end for share, end in ends.items()):
+            return False
+        topics = await self._clients.reading.existing({self.sources[share].topic for share in ends})
+        for share in ends:
+            source = self.sources[share]
+            topic = topics.get(source.topic)
+            if topic is None or source.partition not in topic.partitions:
+                continue  # it is gone, and everything of it was copied
+            offsets = (await self._clients.source.partition_offsets([source]))[source]
+            _, trouble = await self._judged(share, committed[share], topic, offsets)
+            if trouble is not None and trouble.kind is not Kind.LOST:
+                self.put_in_trouble(share, trouble)
+        return True
 
     async def _unused(self, share: TopicPartition, name: str) -> Trouble | None:
         """A partition of the target without a position must hold nothing: who knows what of the source it has."""
