@@ -228,8 +228,9 @@ async def replay_again(log: SegmentLog, offset: int, replay: Callable[[BatchHead
 
 
 def read_newest_snapshot(log: SegmentLog) -> tuple[bytes, int] | None:
-    """(content, offset) of the newest snapshot in the folder."""
-    if not log.snapshot_offsets:
+    """(content, offset) of the newest snapshot in the folder. None: there is none, or records after it have been
+    removed, since a newer one covered them."""
+    if not log.snapshot_offsets or log.snapshot_offsets[-1] < log.start_offset:
         return None
     offset = log.snapshot_offsets[-1]
     return _read(log.folder, offset_name(offset, SNAPSHOT)), offset

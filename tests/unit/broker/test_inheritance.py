@@ -18,7 +18,14 @@ from hapax.codec.records import decode_batch, encode_records
 from hapax.core.control import Marker, ProducerFence
 from hapax.core.errors import ErrorCode
 from hapax.core.types import NodeId
-from hapax.log.layout import BEGINS_ANEW, HIGH_WATERMARK_CHECKPOINT, INHERITED, encode_inherited
+from hapax.log.layout import (
+    BEGINS_ANEW,
+    HIGH_WATERMARK_CHECKPOINT,
+    INHERITED,
+    SNAPSHOT,
+    encode_inherited,
+    offset_name,
+)
 from hapax.runtime.disk import RealDisk
 from hapax.runtime.ports import Put
 from hapax.runtime.settings import Settings
@@ -506,6 +513,30 @@ async def test_nothing_is_compacted_above_the_newest_snapshot_that_no_cut_takes(
     left = [header.base_offset for header in harness.log_headers()]
     assert len(left) < end
     assert left[-(end - stays) :] == list(range(stays, end)), "the replay after a cut goes through all of these"
+
+
+async def test_a_cut_that_finds_the_newest_snapshot_damaged_says_what_the_older_one_and_the_log_lack(
+    folder: RealDisk,
+) -> None:
+    """Segments go as soon as one snapshot covers them, so between the older one and what is left, records are gone."""
+    harness, copying = await follower(folder, log_segment_bytes=3000)
+    replica = harness.replica
+    newest = await copied(harness, copying, 30)
+    copying.heard(newest, newest)
+    for offset in (newest, newest + 1):  # in the next segment, and the former ones go
+        batch = keyed("k", offset, producer_id=6)
+        patch_prefix(batch, offset, 1)
+        copying.append(memoryview(batch))
+    assert replica.maintenance.checkpoint is not None
+    await replica.maintenance.checkpoint
+    older, covering = replica.log.snapshot_offsets
+    assert older < replica.log.start_offset == covering == newest
+    snapshot = harness.disk.open(f"{replica.log.folder.path}/{offset_name(newest, SNAPSHOT)}")
+    snapshot.write_at(30, b"rot")
+    snapshot.close()
+    await copying.truncate(1, newest + 1)
+    assert replica.machine.log_end_offset == newest + 1
+    assert replica.inheritance.lacking, "its leader's producers have to be asked for"
 
 
 async def test_a_copy_of_batches_of_which_records_are_missing_says_so_as_a_leader(folder: RealDisk) -> None:
