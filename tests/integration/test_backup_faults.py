@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from conftest import end_clusters, start_cluster
+from hapax.backup.restoring import Restorer
+from hapax.client import Consumer, HapaxError, Producer
 from hapax.local.cluster import LocalCluster
 from integration.backup_world import INPUT, PLAIN, SUMS, Writers, hapax, judge, read
 from integration.s3 import KEYS, ObjectStore, client_of_s3
-from integration.waiting import wait_until
 
 pytestmark = [
     pytest.mark.skipif(os.environ.get("BACKUP") != "all", reason="takes minutes: make backup-test"),
@@ -164,26 +165,39 @@ async def test_a_restore_as_of_a_time(clusters: Start, tmp_path: Path) -> None:
     assert 10 <= found < 60
 
 
-def test_a_restore_that_is_interrupted_serves_nothing(clusters: Start, tmp_path: Path) -> None:
+async def test_a_restore_that_is_interrupted_serves_nothing(
+    clusters: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its topics are closed until the same command has finished."""
     source, place = clusters("source"), str(tmp_path / "backups")
-    hapax("topic", "create", "t", "--partitions", "40", "--bootstrap", source.bootstrap)
-    hapax("backup", place, "--bootstrap", source.bootstrap)
+    async with Producer({"bootstrap.servers": source.bootstrap}) as producer:
+        await asyncio.to_thread(hapax, "topic", "create", "t", "--bootstrap", source.bootstrap)
+        await producer.send_and_wait("t", b"kept", partition=0)
+    await asyncio.to_thread(hapax, "backup", place, "--bootstrap", source.bootstrap)
     target = clusters("target")
-    running = program("restore", place, "--to", target.bootstrap)
 
-    def created() -> bool:
-        done = hapax("topic", "list", "--bootstrap", target.bootstrap, "--json")
-        return any(each["name"] == "t" for each in json.loads(done.stdout))
+    async def interrupted(self: Restorer) -> None:
+        raise OSError("the machine goes down")
 
-    wait_until(lambda: created() or running.poll() is not None, "topic")
-    running.kill()
-    running.communicate()
-    config = json.loads(hapax("topic", "config", "t", "--bootstrap", target.bootstrap, "--json").stdout)
-    named = {each["name"]: each["value"] for each in config}
-    if running.returncode == -signal.SIGKILL and named["restoring"]:
-        other = hapax("backup", str(tmp_path / "other"), "--bootstrap", target.bootstrap, ok=False)
-        assert "finish the restore first" in other.stderr
-    hapax("restore", place, "--to", target.bootstrap, ok=bool(named["restoring"]))
-    config = json.loads(hapax("topic", "config", "t", "--bootstrap", target.bootstrap, "--json").stdout)
+    with monkeypatch.context() as patch:
+        patch.setattr(Restorer, "_leases", interrupted)
+        done = await asyncio.to_thread(hapax, "restore", place, "--to", target.bootstrap, ok=False)
+        assert "goes down" in done.stderr
+    hurried = {"bootstrap.servers": target.bootstrap, "default.api.timeout.ms": 2000, "request.timeout.ms": 1000}
+    async with Consumer(hurried) as consumer:
+        with pytest.raises(HapaxError):
+            await consumer.end_offsets([("t", 0)])
+    async with Producer({
+        "bootstrap.servers": target.bootstrap, "delivery.timeout.ms": 2000, "request.timeout.ms": 1000, "linger.ms": 0,
+    }) as producer:
+        with pytest.raises(HapaxError):
+            await producer.send_and_wait("t", b"too early", partition=0)
+    other = await asyncio.to_thread(
+        hapax, "backup", str(tmp_path / "other"), "--bootstrap", target.bootstrap, ok=False)
+    assert "finish the restore first" in other.stderr
+    await asyncio.to_thread(hapax, "restore", place, "--to", target.bootstrap)
+    ((records,),) = [list(each.values()) for each in (await read(target.bootstrap, ["t"])).values() if each]
+    assert records[1] == b"kept"
+    config = json.loads(
+        (await asyncio.to_thread(hapax, "topic", "config", "t", "--bootstrap", target.bootstrap, "--json")).stdout)
     assert {each["name"]: each["value"] for each in config}["restoring"] == ""

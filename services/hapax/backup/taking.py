@@ -128,11 +128,14 @@ class BackupTaker:
 
     async def _read(self, backup: str, began: int, base: Manifest | None) -> Manifest:
         cluster = self._cluster
+        kinds = await cluster.topics_by_kind()
+        for topic in kinds[0]:
+            await self._described(topic, internal=False)  # one that is being restored cannot be read
         leases = await self._counted_leases()
-        before = await self._ends(await cluster.topics_by_kind())
+        before = await self._ends(kinds)
         shards = [name for name in before if name.topic == TXN_STATE_TOPIC]
         ids = Ids(Decided({}, {}), {}, -1)
-        topics = {each.name: each for kind in await cluster.topics_by_kind() for each in kind}
+        topics = {each.name: each for kind in kinds for each in kind}
         read: dict[TopicPartition, _Read] = {}
         shard_ends = await self._ends_of(shards)
 
