@@ -50,6 +50,12 @@ MUTANTS = (
         (TAKING,),
     ),
     Mutant(
+        "a backup continues a log whose records were replaced", "backups", "backup/taking.py",
+        "                if (header.base_offset, header.crc) == (offset, crc):\n",
+        "                if True:\n",
+        (TAKING,),
+    ),
+    Mutant(
         "an expiry removes objects of a backup that is running", "backups", "backup/taking.py",
         "            if name not in needed and name.split(\"/\")[1] not in held:\n",
         "            if name not in needed:\n",

@@ -55,7 +55,8 @@ def _manifest(read: dict[str, Any]) -> Manifest:
             PartitionPart(
                 each["topic"], each["partition"], each["start"], each["end"],
                 tuple(StoredRange(*stored) for stored in each["ranges"]),
-                tuple(OpenPiece(*opened) for opened in each["opened"]), each["since_ms"], tuple(each["excluded"]))
+                tuple(OpenPiece(*opened) for opened in each["opened"]), tuple(each["tail"]), each["since_ms"],
+                tuple(each["excluded"]))
             for each in read["partitions"]),
         "leases": tuple(
             LeasePart(name, producer_id, tuple((topic, index, count) for topic, index, count in counts))

@@ -45,6 +45,7 @@ _RECENT_MS: Final = 3_600_000
 differ."""
 _MARKERS_WITHIN_S: Final = 60.0
 _POLL_S: Final = 0.05
+_GONE: Final = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _ABANDONED_MS: Final = 86_400_000
 """A backup that began this long ago and has no manifest is not running any more."""
 
@@ -166,9 +167,15 @@ class BackupTaker:
                     excluded=tuple(excluded(ids.decided, through, read[name].pieces)))
             for name in sorted(there)]
         kept = {topic.name for topic in clients} | {TXN_STATE_TOPIC, OFFSETS_TOPIC}
-        described = [
-            await self._described(topics[name], internal=name in (TXN_STATE_TOPIC, OFFSETS_TOPIC))
-            for name in sorted(kept & set(topics))]
+        described = []
+        for topic_name in sorted(kept & set(topics)):
+            try:
+                described.append(await self._described(
+                    topics[topic_name], internal=topic_name in (TXN_STATE_TOPIC, OFFSETS_TOPIC)))
+            except HapaxError as error:
+                if error.code not in _GONE:
+                    raise
+                kept.discard(topic_name)
         return Manifest(
             backup=backup, cluster_id=cluster.cluster_id, began_ms=began, taken_ms=self._now_ms(),
             release=package_version(), base=base.backup if base is not None else "",
@@ -199,7 +206,8 @@ class BackupTaker:
     ) -> tuple[Ids, PartitionPart]:
         """The whole shard: what it says of transactional ids, and the objects of what the last backup lacks."""
         start, end = ends
-        writer = _Writer(self, backup, topic, shard, _continued(base, topic, shard, start, end, began))
+        continued = await self._continued(base, topic, shard, ends, began)
+        writer = _Writer(self, backup, topic, shard, continued)
         last: dict[str, Transaction] = {}
         highest = -1
         try:
@@ -237,6 +245,27 @@ class BackupTaker:
             if waiting:
                 await asyncio.sleep(_POLL_S)
 
+    async def _continued(
+        self, base: Manifest | None, topic: TopicInfo, name: TopicPartition, ends: tuple[int, int], began: int
+    ) -> PartitionPart:
+        """What the last backup has of the partition. Nothing where the cluster has another batch than that backup at
+        its end: an unclean election has replaced records, or compaction has rewritten them."""
+        start, end = ends
+        known = _continued(base, topic, name, start, end, began)
+        offset, crc = known.tail
+        if known.end == start or offset < start:
+            return known
+        try:
+            async for _, header in self._cluster.batches(name, topic.topic_id, offset, known.end):
+                if (header.base_offset, header.crc) == (offset, crc):
+                    return known
+                break
+        except LogStartMoved:
+            return known
+        self._progress(
+            f"{name.topic}-{name.partition} has other records than the last backup: it is read from its start")
+        return PartitionPart(topic.name, name.partition, start, start, since_ms=began)
+
     async def _copy(
         self, backup: str, topics: dict[str, TopicInfo], ends: dict[TopicPartition, tuple[int, int]],
         before: dict[TopicPartition, int], base: Manifest | None, began: int, watched: _Watched,
@@ -250,7 +279,7 @@ class BackupTaker:
                 into[name] = await self._copy_one(
                     backup, topic, name, ends[name], before.get(name, 0), base, began, watched)
             except HapaxError as error:
-                if error.code not in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                if error.code not in _GONE:
                     raise
                 topics.pop(name.topic, None)  # deleted meanwhile: its part of each transaction counts as done
 
@@ -261,7 +290,7 @@ class BackupTaker:
         base: Manifest | None, began: int, watched: _Watched,
     ) -> _Read:
         start, end = ends
-        continued = _continued(base, topic, name, start, end, began)
+        continued = await self._continued(base, topic, name, ends, began)
         writer = _Writer(self, backup, topic, name, continued)
         found = _Read(continued, Scan(continued.opened))
         offsets = OffsetsReader()
@@ -362,7 +391,7 @@ def _continued(
         return PartitionPart(topic.name, name.partition, start, start, since_ms=began)
     return PartitionPart(
         topic.name, name.partition, start, known.end, tuple(each for each in known.ranges if each.end > start),
-        known.opened, known.since_ms)
+        known.opened, known.tail, known.since_ms)
 
 
 class _Writer:
@@ -378,6 +407,7 @@ class _Writer:
         self._batches: list[bytes] = []
         self._size = 0
         self._first = continued.end
+        self._tail = continued.tail
         self.end = continued.end
 
     def begin_at(self, offset: int) -> None:
@@ -391,7 +421,7 @@ class _Writer:
             return
         self._batches.append(bytes(batch))
         self._size += len(batch)
-        self.end = header.next_offset
+        self.end, self._tail = header.next_offset, (header.base_offset, header.crc)
         if self._size >= OBJECT_BYTES:
             await self._store(self.end)
 
@@ -407,7 +437,7 @@ class _Writer:
         if end > self._first:
             await self._store(end)  # without a batch where compaction has removed the last ones
         start = max(self._part.start, min(self._part.start, end))
-        return replace(self._part, start=start, end=end, ranges=tuple(self._ranges))
+        return replace(self._part, start=start, end=end, ranges=tuple(self._ranges), tail=self._tail)
 
 
 def _count(found: _Read, header: BatchHeader, counted_to: int) -> None:

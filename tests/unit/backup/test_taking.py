@@ -11,8 +11,9 @@ import pytest
 from hapax.backup import manifests
 from hapax.backup.errors import BackupError
 from hapax.backup.point_in_time import Moment, as_of
-from hapax.backup.reading import check_backup
+from hapax.backup.reading import batches_of, check_backup
 from hapax.backup.store import FolderStore
+from hapax.codec.records import encode_records
 from hapax.core.backup.manifest import FORMAT
 from hapax.core.transaction.states import State
 from unit.backup.history import DATA, History, folder_store, judge, newest
@@ -196,6 +197,24 @@ async def test_the_last_backup_is_not_continued_where_it_is_damaged(tmp_path: Pa
     third = (await history.backup(store)).manifest
     assert third.base == first.backup
     judge(history, store, third)
+
+
+async def test_records_that_an_unclean_election_has_replaced_are_read_again(tmp_path: Path) -> None:
+    """The log is longer than the last backup, and has other records in the same places."""
+    history, store = History(10), folder_store(tmp_path)
+    history.run(200)
+    history.busy, history.steps_between = 0.0, 0
+    await history.backup(store)
+    where = DATA[1]
+    kept, lost = history.logs[where][:-5], history.logs[where][-5:]
+    history.logs[where] = kept
+    for _ in range(2 * len(lost)):
+        history.append(where, bytes(encode_records([(history.now, None, b"other", ())])))
+    manifest = (await history.backup(store)).manifest
+    part = manifest.part(where)
+    assert part is not None and check_backup(store, manifest)[1] == []
+    stored = [bytes(batch) for each in part.ranges for batch, _ in batches_of(store, each)]
+    assert stored == history.logs[where]
 
 
 async def test_records_that_retention_deletes_meanwhile_are_left_out(tmp_path: Path) -> None:

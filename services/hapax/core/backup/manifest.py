@@ -38,6 +38,9 @@ class PartitionPart:
     ranges: tuple[StoredRange, ...] = ()
     opened: tuple[OpenPiece, ...] = ()
     """Transactions that have no marker below `end`. A restore aborts them."""
+    tail: tuple[int, int] = (-1, 0)
+    """(base offset, CRC-32C) of the last batch; (-1, 0): there is none. Where the cluster has another one there, its
+    log is another one."""
     since_ms: int = 0
     """When the first of the backups that this one continues read the partition."""
     excluded: tuple[int, ...] = ()
