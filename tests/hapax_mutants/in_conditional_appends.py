@@ -18,13 +18,13 @@ MUTANTS = (
     Mutant(
         "the condition comes before the duplicate check", RULE, MACHINE,
         "        producer_id = header.producer_id\n        if context.internal:\n",
-        "        producer_id = header.producer_id\n        if context.condition is not None and context.condition.expected >= 0:\n"
-        "            self._check_condition(context.condition)\n        if context.internal:\n",
+        "        producer_id = header.producer_id\n        if context.condition is not None:\n"
+        "            self.scopes.check(context.condition, self.log_end_offset)\n        if context.internal:\n",
         (SCENARIOS, WAYS),
     ),
     Mutant(
-        "a position beyond the end of the log counts as read", RULE, MACHINE,
-        "        if expected > self.log_end_offset:\n",
+        "a position beyond the end of the log counts as read", RULE, SCOPES,
+        "        if expected > log_end_offset:\n",
         "        if False:\n",
         (SCENARIOS,),
     ),

@@ -141,23 +141,9 @@ class PartitionMachine:
                 return NEED_VERIFICATION
         # After the duplicate check: the retry of a conditional append that succeeded must find its own batch, not a
         # condition that it broke itself (rule 21).
-        condition = context.condition
-        if condition is not None and condition.expected >= 0:
-            self._check_condition(condition)
+        if context.condition is not None:
+            self.scopes.check(context.condition, self.log_end_offset)
         return APPEND
-
-    def _check_condition(self, condition: Condition) -> None:
-        """Raises Refusal. Its wording is read by clients (`hapax.client.errors`)."""
-        expected = condition.expected
-        end = self.scopes.end(condition.scope, self.log_end_offset)
-        if end > expected:
-            raise Refusal(
-                ErrorCode.OPERATION_NOT_ATTEMPTED,
-                f"records of the scope may have been appended since offset {expected}: read up to offset {end}")
-        if expected > self.log_end_offset:
-            raise Refusal(
-                ErrorCode.OPERATION_NOT_ATTEMPTED,
-                f"offset {expected} is beyond the end of the log: read up to offset {self.log_end_offset}")
 
     def _check_stranger(self, header: BatchHeader) -> None:
         """A producer without state here may begin at any sequence, because the partition may have expired it. Raises

@@ -17,6 +17,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from hapax.core.errors import ErrorCode, Refusal
+from hapax.core.partition.values import Condition
+
 EVERYTHING: Final = 0
 LIMIT: Final = 4096
 """Scopes of one partition. The one not written to for longest is forgotten first."""
@@ -42,6 +45,21 @@ class Scopes:
         if self._tail != log_end_offset:
             return log_end_offset
         return self._last if scope == EVERYTHING else max(self._ends.get(scope, 0), self._floor)
+
+    def check(self, condition: Condition, log_end_offset: int) -> None:
+        """Raises Refusal. Its wording is read by clients (`hapax.client.errors`). An offset below 0 is no condition."""
+        expected = condition.expected
+        if expected < 0:
+            return
+        end = self.end(condition.scope, log_end_offset)
+        if end > expected:
+            raise Refusal(
+                ErrorCode.OPERATION_NOT_ATTEMPTED,
+                f"records of the scope may have been appended since offset {expected}: read up to offset {end}")
+        if expected > log_end_offset:
+            raise Refusal(
+                ErrorCode.OPERATION_NOT_ATTEMPTED,
+                f"offset {expected} is beyond the end of the log: read up to offset {log_end_offset}")
 
     def appended(self, scope: int, base_offset: int, end_offset: int) -> None:
         """A batch whose writer has named a scope was appended."""
