@@ -19,6 +19,7 @@ from conftest import end_clusters, start_cluster
 from hapax.backup.restoring import Restorer
 from hapax.client import Consumer, HapaxError, Producer
 from hapax.local.cluster import LocalCluster
+from hapax.local.secure import SecureFolder
 from integration.backup_world import INPUT, PLAIN, SUMS, Writers, hapax, judge, read
 from integration.s3 import KEYS, ObjectStore, client_of_s3
 
@@ -201,3 +202,26 @@ async def test_a_restore_that_is_interrupted_serves_nothing(
     config = json.loads(
         (await asyncio.to_thread(hapax, "topic", "config", "t", "--bootstrap", target.bootstrap, "--json")).stdout)
     assert {each["name"]: each["value"] for each in config}["restoring"] == ""
+
+
+async def test_secure_clusters(clusters: Start, tmp_path: Path) -> None:
+    """With logins, permissions and TLS on every port. ACLs and quotas come with the backup."""
+    source, target = clusters("source", secure=True), clusters("target", secure=True)
+    place = str(tmp_path / "backups")
+
+    def words(cluster: LocalCluster) -> list[str]:
+        return ["--command-config", str(SecureFolder(cluster.folder).profile)]
+
+    def administer(*command: str) -> None:
+        hapax(*command, *words(source), "--bootstrap", source.bootstrap)
+
+    def work() -> None:
+        administer("topic", "create", "t")
+        administer("acl", "add", "--allow", "User:alice", "--operation", "read", "--topic", "t")
+        hapax("backup", place, "--bootstrap", source.bootstrap, *words(source))
+        hapax("restore", place, "--to", target.bootstrap, *words(target))
+        listed = hapax("acl", "list", "--json", "--bootstrap", target.bootstrap, *words(target)).stdout
+        assert any("alice" in json.dumps(each) for each in json.loads(listed))
+        assert "t" in hapax("topic", "list", "--json", "--bootstrap", target.bootstrap, *words(target)).stdout
+
+    await asyncio.to_thread(work)

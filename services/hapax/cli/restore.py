@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def restore(
     url: Url,
-    to: Annotated[str, typer.Option("--to", metavar="HOST:PORT,...", help="Addresses of nodes of the empty cluster.")],
+    bootstrap: Annotated[
+        str, typer.Option("--to", metavar="HOST:PORT,...", help="Addresses of nodes of the empty cluster.")],
     chosen: Annotated[
         str, typer.Option("--backup", metavar="ID", help="This backup. Default: the newest one.")] = "",
     at: Annotated[
@@ -45,7 +46,7 @@ def restore(
         if not there:
             raise BackupError("holds no backup: `hapax backup` takes one", url)
         manifest = manifests.read(store, chosen or there[-1])
-        async with connected(BackedUpCluster(client_options(to))) as cluster:
+        async with connected(BackedUpCluster(client_options(bootstrap))) as cluster:
             restorer = Restorer(
                 cluster, store, manifest, moment=_moment(at, offsets or []), replication_factor=replication_factor,
                 progress=output.note)

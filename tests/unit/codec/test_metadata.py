@@ -82,6 +82,7 @@ RECORDS = [
     RacksRecord("topology.kubernetes.io/zone", {"node-1": "a", "node-2": ""}),
     ThrottleRecord(10_000_000, 1_700_000_000_000),
     PidCounterRecord(ProducerId(2**62)),
+    PidCounterRecord(ProducerId(2**62), 2**33),
     PidLeaseRecord("a/b ü", ProducerId(5), ProducerEpoch(2), "host", 1, 2, (PARTITION,), {PARTITION: 2**40}),
     PidLeaseRecord("counted", NO_PRODUCER_ID, ProducerEpoch(2), "", 1, 2, (), {}, (ProducerId(5), ProducerId(9)),
                    bytes(16)),
