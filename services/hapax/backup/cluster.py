@@ -9,6 +9,7 @@ from uuid import UUID
 from hapax.client.admin import TopicInfo
 from hapax.client.errors import FatalError, HapaxError, RetriableError, from_code
 from hapax.client.identities import Identities
+from hapax.client.leaders import by_node
 from hapax.client.raw_fetch import fetch_raw
 from hapax.codec.batch import iterate_batches
 from hapax.codec.metadata import INTERNAL_TOPICS
@@ -17,6 +18,7 @@ from hapax.core.errors import ErrorCode
 from hapax.core.types import TopicPartition
 from hapax.rpc.gen.hapax.v1 import restore_pb2 as pb
 from hapax.runtime.ports import RpcError
+from hapax.wire import messages
 
 _FETCH_BYTES = 4 << 20
 RESTORE = "/hapax.v1.Restore/"
@@ -102,6 +104,25 @@ class BackedUpCluster(Identities):
             return answer
 
         return await self._cluster.within(self._timeout, what, attempt)
+
+    async def delete_records(self, partition: TopicPartition, below: int) -> None:
+        """Deletes the records below an offset."""
+        Message = messages.DeleteRecordsRequest
+        Topic = Message.DeleteRecordsTopic
+        what = f"deleting the records of {partition.topic}-{partition.partition} below {below}"
+
+        async def attempt() -> None:
+            await self._cluster.topic(partition.topic, self._timeout)
+            (node,) = by_node(self._cluster, [partition])
+            answer = await (await self._cluster.peer(node)).call(Message(
+                timeout_ms=self._options["request.timeout.ms"], topics=[Topic(name=partition.topic, partitions=[
+                    Topic.DeleteRecordsPartition(partition_index=partition.partition, offset=below)])]))
+            code = answer.topics[0].partitions[0].error_code
+            if code:
+                self._cluster.refresh_soon()
+                raise from_code(code, what)
+
+        await self._cluster.within(self._timeout, what, attempt)
 
     async def import_transactional_id(self, transactional_id: str, record: bytes, floor: int) -> None:
         request = pb.ImportTransactionalIdRequest(

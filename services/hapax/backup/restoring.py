@@ -241,22 +241,32 @@ class Restorer:
     # --- partitions -----------------------------------------------------------------------------------------------
 
     async def _partition(self, part: PartitionPart) -> None:
-        topic_id = self._ids[part.topic]
-        stored = (await self._import(part, topic_id, b"")).log_end_offset
+        first = await asyncio.to_thread(self._first, part)
+        stored = (await self._import(part, first, b"")).log_end_offset
         pieces = _collected(self._restored(part, stored))
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
-            await self._import(part, topic_id, piece)
-        answer = await self._import(part, topic_id, b"")
-        await self._replicated(part, topic_id, answer.log_end_offset)
+            await self._import(part, first, piece)
+        answer = await self._import(part, first, b"")
+        await self._replicated(part, first, answer.log_end_offset)
+        if first < part.start:
+            await self._cluster.delete_records(part.name, part.start)
         self._progress(f"restored {part.topic}-{part.partition} up to offset {answer.log_end_offset}")
 
-    async def _import(self, part: PartitionPart, topic_id: str, batches: bytes) -> pb.ImportBatchesResponse:
-        self._bytes += len(batches)
-        return await self._cluster.import_batches(part.name, topic_id, part.start, batches)
+    def _first(self, part: PartitionPart) -> int:
+        """The log begins within a batch where records were deleted up to there. The batch is restored, and the same
+        records are deleted again."""
+        for _, header in self._batches(part):
+            if header.next_offset > part.start:
+                return min(header.base_offset, part.start)
+        return part.start
 
-    async def _replicated(self, part: PartitionPart, topic_id: str, end: int) -> None:
+    async def _import(self, part: PartitionPart, first: int, batches: bytes) -> pb.ImportBatchesResponse:
+        self._bytes += len(batches)
+        return await self._cluster.import_batches(part.name, self._ids[part.topic], first, batches)
+
+    async def _replicated(self, part: PartitionPart, first: int, end: int) -> None:
         deadline = asyncio.get_running_loop().time() + _REPLICAS_WITHIN_S
-        while (await self._import(part, topic_id, b"")).high_watermark < end:
+        while (await self._import(part, first, b"")).high_watermark < end:
             if asyncio.get_running_loop().time() > deadline:
                 raise BackupError(
                     f"the replicas of {part.topic}-{part.partition} do not come in sync; `hapax replicas list` shows "

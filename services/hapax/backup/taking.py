@@ -304,7 +304,7 @@ class BackupTaker:
                 async for batch, header in self._cluster.batches(name, topic.topic_id, max(offset, start), end):
                     check_batch(batch, header)
                     offset = header.next_offset
-                    if header.base_offset >= continued.end:
+                    if header.next_offset > continued.end:
                         await writer.add(batch, header)
                         _follow(found, batch, header, watch_from)
                         if header.producer_id in watched:
@@ -417,8 +417,11 @@ class _Writer:
         self._first = self.end = offset
 
     async def add(self, batch: memoryview, header: BatchHeader) -> None:
-        if header.base_offset < self.end:
+        if header.next_offset <= self.end:
             return
+        if not self._ranges and not self._batches:
+            # The log may begin within a batch, where records were deleted.
+            self._first = min(self._first, header.base_offset)
         self._batches.append(bytes(batch))
         self._size += len(batch)
         self.end, self._tail = header.next_offset, (header.base_offset, header.crc)

@@ -209,7 +209,7 @@ class History:
             header = read_header(batch)
             if start < self.starts.get(name, 0):
                 raise LogStartMoved(self.starts[name])
-            if start <= header.base_offset < end:
+            if start < header.next_offset and header.base_offset < end:
                 yield memoryview(batch), header
                 start = header.next_offset
                 self.run(self.chance.random() < self.busy)

@@ -12,7 +12,9 @@ from hapax.backup import manifests
 from hapax.backup.errors import BackupError
 from hapax.backup.point_in_time import Moment, as_of
 from hapax.backup.reading import batches_of, check_backup
+from hapax.backup.restoring import Restorer
 from hapax.backup.store import FolderStore
+from hapax.codec.batch import read_header
 from hapax.codec.records import encode_records
 from hapax.core.backup.manifest import FORMAT
 from hapax.core.transaction.states import State
@@ -233,6 +235,24 @@ async def test_records_that_retention_deletes_meanwhile_are_left_out(tmp_path: P
     part = manifest.part(where)
     assert part is not None and part.start == cut == part.ranges[0].first
     assert check_backup(store, manifest)[1] == []
+
+
+async def test_a_log_that_begins_within_a_batch_is_backed_up_from_there(tmp_path: Path) -> None:
+    """Records of the batch were deleted."""
+    history, store = History(11), folder_store(tmp_path)
+    where = DATA[2]
+    history.busy, history.steps_between = 0.0, 0
+    history.append(where, bytes(encode_records([(history.now, None, b"%d" % n, ()) for n in range(5)])))
+    history.starts[where] = 2
+    for _ in range(2):
+        manifest = (await history.backup(store)).manifest
+        part = manifest.part(where)
+        assert part is not None and (part.start, part.ranges[0].first) == (2, 0)
+        assert check_backup(store, manifest)[1] == []
+        history.append(where, bytes(encode_records([(history.now, None, b"later", ())])))
+    restorer = Restorer(None, store, manifest)  # type: ignore[arg-type]
+    assert restorer._first(part) == 0
+    assert [read_header(each).base_offset for each in restorer._restored(part, 0)] == [0, 5]
 
 
 async def test_backups_of_another_cluster_are_refused(tmp_path: Path) -> None:
