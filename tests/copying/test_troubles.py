@@ -100,6 +100,17 @@ async def test_a_batch_that_the_target_refuses_stops_its_partition_alone(both: L
     assert await read_all(both.bootstrap, PREFIX + large) == {0: []}
 
 
+@pytest.mark.parametrize("by_key", [False, True])
+async def test_batches_that_are_put_together_fit_the_target(both: LocalCluster, topic: str, by_key: bool) -> None:
+    """Each batch of the source is smaller than the topic's limit."""
+    await make_topic(both.bootstrap, topic, 1, {"max.message.bytes": "2000"})
+    async with Producer({"bootstrap.servers": both.bootstrap, "batch.size": 1}) as producer:
+        for number in range(100):
+            await producer.send(topic, b"x" * 100, str(number).encode(), partition=0)
+    found = (await copy_once(both.bootstrap, topic, by_key=by_key))[f"{topic}-0"]
+    assert (found.records, found.trouble) == (100, "")
+
+
 async def test_topics_are_not_copied_onto_themselves(both: LocalCluster, topic: str) -> None:
     """With `into_existing` that would never end."""
     await make_topic(both.bootstrap, topic)

@@ -202,7 +202,8 @@ class Coordination:
                     Message.TxnOffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()
                 ],
             )
-            return message, self._pick(peer, Message)
+            # Before version 3 a cluster checks no membership, and takes the offsets of a member that was replaced.
+            return message, self._pick(peer, Message, at_least=3 if group.member_id else 0)
 
         def code(response: Any) -> int:
             return next((int(p.error_code) for t in response.topics for p in t.partitions if p.error_code), 0)
@@ -231,10 +232,11 @@ class Coordination:
             return True, Identity(ProducerId(response.producer_id), ProducerEpoch(response.producer_epoch))
         return True, None
 
-    def _pick(self, peer: Peer, message: Any) -> int:
+    def _pick(self, peer: Peer, message: Any, *, at_least: int = 0) -> int:
         """The version of a TxnOffsetCommit or EndTxn. From 5 on, these calls are of transactions version 2."""
-        at_least, at_most = (5, None) if self._machine.version >= 2 else (0, 4)
-        return peer.capabilities.pick(message, at_most=at_most, at_least=at_least)
+        if self._machine.version >= 2:
+            return peer.capabilities.pick(message, at_least=5)
+        return peer.capabilities.pick(message, at_most=4, at_least=at_least)
 
     async def _repeat(
         self,

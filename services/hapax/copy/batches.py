@@ -25,8 +25,8 @@ _OLD_HEADER: Final = 17
 _SMALL_BYTES: Final = 2 << 10
 _WORTH_MERGING: Final = 4
 """Number of small batches."""
-_MERGED_BYTES: Final = 64 << 10
-"""Of a batch that small ones are merged to, before compression."""
+MERGED_BYTES: Final = 64 << 10
+"""Of a batch that small ones are merged to, before compression, where the target takes batches of that size."""
 _ONLY_BROKERS: Final = LOG_APPEND_TIME | DELETE_HORIZON
 
 
@@ -166,34 +166,35 @@ def _spans(offsets: Iterable[int]) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def merged(held: Sequence[Held], start: int) -> Iterator[Outgoing]:
+def merged(held: Sequence[Held], start: int, limit: int = MERGED_BYTES) -> Iterator[Outgoing]:
     """As `for_target` of each, where small batches that follow each other become larger ones, with the compression of
-    the first: each batch costs a place in a request of its own. Raises Refusal if records cannot be decoded."""
+    the first: each batch costs a place in a request of its own. `limit`: of a larger one, in bytes before compression.
+    Raises Refusal if records cannot be decoded."""
     small: list[Held] = []
     for each in held:
         if each.data is None:
             continue
         if each.size < _SMALL_BYTES:
             if small and small[0].header.compression != each.header.compression:
-                yield from _one_of(small, start)
+                yield from _one_of(small, start, limit)
                 small = []
             small.append(each)
             continue
-        yield from _one_of(small, start)
+        yield from _one_of(small, start, limit)
         small = []
         if (outgoing := for_target(each, start)) is not None:
             yield outgoing
-    yield from _one_of(small, start)
+    yield from _one_of(small, start, limit)
 
 
-def _one_of(small: list[Held], start: int) -> Iterator[Outgoing]:
+def _one_of(small: list[Held], start: int, limit: int) -> Iterator[Outgoing]:
     if len(small) < _WORTH_MERGING:
         for each in small:
             if (outgoing := for_target(each, start)) is not None:
                 yield outgoing
         return
     compression = small[0].header.compression
-    builder, offsets = RecordBatchBuilder(compression=compression, limit=_MERGED_BYTES), list[int]()
+    builder, offsets = RecordBatchBuilder(compression=compression, limit=limit), list[int]()
     for each in small:
         assert each.data is not None
         for record in decode_batch(each.data, 0, each.header.size):
@@ -202,7 +203,7 @@ def _one_of(small: list[Held], start: int) -> Iterator[Outgoing]:
             content = (record.timestamp, record.key, record.value, record.headers)
             if not builder.append(*content):
                 yield Outgoing(builder.build(), builder.count, _spans(offsets))
-                builder, offsets = RecordBatchBuilder(compression=compression, limit=_MERGED_BYTES), []
+                builder, offsets = RecordBatchBuilder(compression=compression, limit=limit), []
                 builder.append(*content)
             offsets.append(record.offset)
     if offsets:

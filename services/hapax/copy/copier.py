@@ -22,7 +22,7 @@ from hapax.client.environment import ClientPorts, RealPorts
 from hapax.client.errors import FatalError, FencedError, HapaxError, RetriableError
 from hapax.client.records import DeliveryReport
 from hapax.client.settings import known_to
-from hapax.copy.batches import Held, by_key, merged
+from hapax.copy.batches import MERGED_BYTES, Held, by_key, merged
 from hapax.copy.clients import Clients
 from hapax.copy.groups import GroupPositions
 from hapax.copy.load import Load
@@ -33,7 +33,7 @@ from hapax.copy.settings import CopySettings
 from hapax.copy.shares import Shares, name_of
 from hapax.copy.topics import Topics
 from hapax.copy.writer import Batch, Refused, Stopped, Writer
-from hapax.core.copy.cut import cut
+from hapax.core.copy.cut import Lane, cut
 from hapax.core.copy.position import Kind, Position, Trouble
 from hapax.core.copy.translate import Run
 from hapax.core.errors import ErrorCode, Refusal
@@ -46,6 +46,10 @@ _IDLE_S: Final = 0.1
 """How often the group is heard while there is nothing to copy."""
 _BATCH_BYTES: Final = 1 << 19
 """Of a batch of records that are chosen by key, before compression."""
+_LEAST_BATCH_BYTES: Final = 256
+_SMALLER: Final = 4
+"""By what the batches for a topic become smaller, where the target finds one too large."""
+_TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 _EMPTY_MS: Final = 1_000
 """Age at which positions are committed that only passed markers and aborted records."""
 _STUCK_MS: Final = 2_000
@@ -89,6 +93,8 @@ class Copier:
         """Of a copy that does not follow, by share."""
         self._open_since: dict[TopicPartition, tuple[int, int]] = {}
         """Last stable offset of a share that waits for an open transaction, and since when."""
+        self._limits: dict[str, int] = {}
+        """Topic of the target -> bytes of a batch that is put together of several, where it takes no larger ones."""
         self._tasks: list[asyncio.Task[None]] = []
         self._progress_ms = 0
         self._empty_since = -1
@@ -257,6 +263,9 @@ class Copier:
                 if copied:
                     backoff = Backoff(self._clients.reading.options, self._ports)
             except Refused as refused:
+                if self._makes_smaller(refused):
+                    await self._start_over(refused.error)
+                    continue
                 for share in self._shares.writing_to(refused.partition):
                     self._shares.put_in_trouble(share, Trouble(
                         Kind.TARGET_REFUSES, f"{name_of(refused.partition)} on the target: {refused.error}"))
@@ -331,8 +340,10 @@ class Copier:
         """One transaction. False: there is nothing to copy now."""
         readings = self._shares.readings()
         now = self._now()
-        counts = cut({share: each.lane for share, each in readings.items()}, now)
-        self._reader.set_hurry(any(count < len(readings[share].held) for share, count in counts.items()))
+        # A partition that is not read yet may hold a part of any transaction.
+        unread = {share: Lane(-1) for share in self._shares.awaited if share not in readings}
+        counts = cut({**unread, **{share: each.lane for share, each in readings.items()}}, now)
+        self._reader.set_hurry(any(counts[share] < len(each.held) for share, each in readings.items()))
         taken = {share: count for share, count in counts.items() if count}
         if not taken:
             self._split_if_stuck(readings, now)
@@ -395,7 +406,7 @@ class Copier:
             reading = readings[share]
             positions[share] = self._position(
                 share, reading, *after.get(share, (reading.position, reading.epoch)))
-        groups, runs = self._groups, dict[TopicPartition, list[Run]]()
+        groups, runs = self._groups, dict[TopicPartition, list[Run]]((share, []) for share in unclaimed)
 
         def where(reports: list[DeliveryReport]) -> list[Batch]:
             runs.update(load.runs(reports))
@@ -413,15 +424,27 @@ class Copier:
             readings[share].position, readings[share].epoch = offset, epoch
             self._shares.count(share).position = offset
 
+    def _makes_smaller(self, refused: Refused) -> bool:
+        """After a batch that was too large for the target. It may have been put together of smaller ones. False: the
+        batches of that topic cannot become smaller."""
+        limit = self._limit(refused.partition.topic)
+        if refused.error.code not in _TOO_LARGE or limit <= _LEAST_BATCH_BYTES:
+            return False
+        self._limits[refused.partition.topic] = limit // _SMALLER
+        return True
+
+    def _limit(self, topic: str) -> int:
+        return self._limits.get(topic, _BATCH_BYTES if self._settings.by_key else MERGED_BYTES)
+
     def _fill(self, load: Load, share: TopicPartition, reading: Reading, held: Sequence[Held]) -> None:
-        for outgoing in merged(held, reading.position):
+        for outgoing in merged(held, reading.position, self._limit(share.topic)):
             load.add(share, share, outgoing)
 
     async def _fill_by_key(self, load: Load, share: TopicPartition, reading: Reading, held: Iterable[Held]) -> None:
         target = self._topics.wanted[share.topic].target
         found = by_key(
             ((each, reading.position) for each in held), reading.partition.partition,
-            await self._writer.partitions_of(target), _BATCH_BYTES)
+            await self._writer.partitions_of(target), self._limit(target))
         for number, batches in found.items():
             for outgoing in batches:
                 load.add(share, TopicPartition(target, PartitionIndex(number)), outgoing)

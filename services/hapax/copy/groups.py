@@ -9,8 +9,9 @@ position there, and if no member of the group is active there: a group that has 
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import re2
@@ -18,7 +19,7 @@ import re2
 from hapax.client.admin import Admin, NewTopic
 from hapax.client.consumer import Consumer
 from hapax.client.coordination import OffsetAndMetadata
-from hapax.client.errors import HapaxError
+from hapax.client.errors import HapaxError, RetriableError
 from hapax.client.partitioner import partition_of
 from hapax.client.readings import Chunk
 from hapax.codec.records import decode_batch, encode_records
@@ -33,6 +34,8 @@ log = logging.getLogger("hapax.copy")
 _PARTITIONS: Final = 8
 _CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": str(7 * 24 * 3600 * 1000)}
 """A group that is further behind is copied once it has come nearer."""
+_HIDDEN_ATTEMPTS: Final = 100
+_HIDDEN_S: Final = 0.05
 _ACTIVE: Final = frozenset({
     ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS,
     ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.FENCED_MEMBER_EPOCH})
@@ -66,38 +69,49 @@ class GroupPositions:
             [NewTopic(self.topic, _PARTITIONS, -1, _CONFIG)], exist_ok=True)
 
     async def load(self, share: TopicPartition) -> None:
-        """Reads what was copied where, by former processes too. Raises HapaxError."""
+        """Reads what was copied where, by former processes too. Raises HapaxError; RetriableError while an open
+        transaction hides a part of it: without that part, positions would be translated to later records."""
         runs, key = Runs(), _key(share)
-        partition = self._partition(key)
+        partition = self.partition_of(share)
         offsets = (await self._target.partition_offsets([partition]))[partition]
-        offset = offsets.first
+        offset, attempts = offsets.first, 0
         while offset < offsets.high_watermark:
             fetched = await self._reader.fetch(partition, offset)
             if not fetched.data:
-                break
+                if fetched.last_stable >= offsets.high_watermark:
+                    break
+                attempts += 1
+                if attempts > _HIDDEN_ATTEMPTS:
+                    raise RetriableError(
+                        f"{partition.topic}-{partition.partition} on the target has an open transaction from offset"
+                        f" {fetched.last_stable} on; another process of this copy commits it, or it times out",
+                        code=ErrorCode.UNSTABLE_OFFSET_COMMIT)
+                await asyncio.sleep(_HIDDEN_S)
+                continue
             for header, position, visible in Chunk(fetched.data, fetched.aborted, True).batches():
                 offset = header.next_offset
                 for record in decode_batch(fetched.data, position, header.size) if visible else ():
                     if record.key == key and record.value is not None:
-                        _add(runs, record.value)
+                        runs = _with(runs, record.value)
         self._runs[share] = runs
 
     def forget(self, share: TopicPartition) -> None:
         self._runs.pop(share, None)
 
     def batch(self, runs: Mapping[TopicPartition, Iterable[Run]], now_ms: int) -> list[Batch]:
-        """What has to be written in the transaction that copies these records."""
+        """What has to be written in the transaction that copies these records. A share without a run starts over."""
         records: dict[TopicPartition, list[Any]] = {}
         for share, found in runs.items():
-            key = _key(share)
-            records.setdefault(self._partition(key), []).append((now_ms, key, encode(found), ()))
+            records.setdefault(self.partition_of(share), []).append((now_ms, _key(share), encode(found), ()))
         return [(partition, encode_records(found), len(found)) for partition, found in records.items()]
 
-    def copied(self, runs: Mapping[TopicPartition, Iterable[Run]]) -> None:
-        """The transaction is committed."""
+    def copied(self, runs: Mapping[TopicPartition, Sequence[Run]]) -> None:
+        """The transaction is committed. A share without a run starts over."""
         for share, found in runs.items():
+            known = self._runs.setdefault(share, Runs()) if found else Runs()
             for run in found:
-                self._runs.setdefault(share, Runs()).add(run)
+                known.add(run)
+            self._runs[share] = known
 
     async def copy(self, shares: Mapping[TopicPartition, Copied]) -> None:
         """Commits the positions that have moved. `shares`: by partition of the source. Raises HapaxError."""
@@ -108,9 +122,9 @@ class GroupPositions:
             wanted = {}
             for partition, position in theirs.items():
                 share = shares.get(partition)
-                if share is None or share.target not in self._runs:
+                if share is None:
                     continue
-                translated = self._runs[share.target].translate(position.offset, share.position)
+                translated = self.translate(share.target, position.offset, share.position)
                 if translated is not None:
                     wanted[share.target] = OffsetAndMetadata(translated, position.metadata)
             if wanted:
@@ -135,17 +149,28 @@ class GroupPositions:
         self._active.discard(group)
         self.committed += len(moved)
 
-    def _partition(self, key: bytes) -> TopicPartition:
-        return TopicPartition(self.topic, PartitionIndex(partition_of(key, _PARTITIONS)))
+    def partition_of(self, share: TopicPartition) -> TopicPartition:
+        """Of the copy's own topic, for what was copied of a share."""
+        return TopicPartition(self.topic, PartitionIndex(partition_of(_key(share), _PARTITIONS)))
+
+    def translate(self, share: TopicPartition, offset: int, position: int) -> int | None:
+        """As `Runs.translate`. None also for a share that was not loaded."""
+        return self._runs[share].translate(offset, position) if share in self._runs else None
 
 
 def _key(share: TopicPartition) -> bytes:
     return f"{share.topic}/{share.partition}".encode()
 
 
-def _add(runs: Runs, value: bytes) -> None:
+def _with(runs: Runs, value: bytes) -> Runs:
+    """No run: the copy of the partition has started over, and what was copied before was another topic."""
     try:
-        for run in decode(value):
-            runs.add(run)
+        found = list(decode(value))
     except (ValueError, Refusal):
         log.warning("a record of the copy's own topic cannot be read, so some positions of groups are not copied")
+        found = []  # earlier positions cannot be translated over the gap
+    if not found:
+        return Runs()
+    for run in found:
+        runs.add(run)
+    return runs

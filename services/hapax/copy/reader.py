@@ -16,9 +16,10 @@ from typing import Any, Final
 
 from hapax.client.backoff import Backoff
 from hapax.client.cluster import ClusterClient
-from hapax.client.errors import HapaxError, from_code, is_retriable
+from hapax.client.errors import HapaxError, RetriableError, from_code, is_retriable
 from hapax.client.node_fetches import NodeFetch, NodeFetches
 from hapax.copy.batches import Damage, Held, parse
+from hapax.copy.epochs import epoch_ends
 from hapax.core.copy.cut import Lane
 from hapax.core.copy.position import Kind, Trouble, damaged
 from hapax.core.errors import ErrorCode
@@ -33,6 +34,8 @@ _HURRY_FOR_MS: Final = 1_000
 _LESS_HURRY_MS: Final = 100
 _UNREADABLE_MS: Final = 30_000
 """A partition that could not be read for this time holds back no transactions of others."""
+_EPOCHS_MS: Final = 5_000
+"""Longest wait for a new leader's answer whether its log holds what was read."""
 _LOOK_EVERY_S: Final = 0.5
 """How often is checked for partitions that can be read again, where nothing else causes it."""
 _LEAST_SHARE: Final = 64 << 10
@@ -55,10 +58,14 @@ class Reading:
     """uuid.UUID of the topic that is read."""
     epoch: int
     """Leader epoch of the last batch before the position; -1: unknown."""
+    read_epoch: int
+    """The same before `next_fetch`."""
     lane: Lane
     held: deque[Held] = field(default_factory=deque)
     bytes: int = 0
     next_fetch: int = 0
+    leader_epoch: int = -1
+    """Of the leader whose log holds what was read; -1: it was not asked yet."""
     trouble: Trouble | None = None
     range_unclear: bool = False
     """`next_fetch` is not in the log. Where the log begins and ends is to be asked."""
@@ -110,7 +117,7 @@ class Reader:
     def add(self, partition: TopicPartition, position: int, topic_id: Any, epoch: int) -> Reading:
         self.drop(partition)
         reading = self.readings[partition] = Reading(
-            partition, position, topic_id, epoch, Lane(position), next_fetch=position)
+            partition, position, topic_id, epoch, epoch, Lane(position), next_fetch=position)
         self._due.set()
         return reading
 
@@ -197,6 +204,7 @@ class Reader:
     async def _fetch(self, node_id: int, readings: list[Reading]) -> None:
         try:
             peer = await self._cluster.peer(node_id, "fetch")
+            readings = await self._continued(readings)
             wanted: dict[TopicPartition, tuple[int, int]] = {}
             ids: dict[str, Any] = {}
             asked: dict[TopicPartition, Reading] = {}
@@ -205,6 +213,7 @@ class Reader:
                 if self.readings.get(reading.partition) is not reading or leader is None:
                     continue
                 wanted[reading.partition] = reading.next_fetch, leader.epoch
+                reading.leader_epoch = leader.epoch
                 ids[reading.partition.topic] = reading.topic_id
                 asked[reading.partition] = reading
             if not wanted:
@@ -234,6 +243,29 @@ class Reader:
                 # The answer leaves out what has not changed.
                 reading.high_watermark, reading.last_stable = ends.high_watermark, ends.last_stable_offset
                 reading.lane.seen_end(sent, ends.high_watermark)
+
+    async def _continued(self, readings: list[Reading]) -> list[Reading]:
+        """Those whose leader's log holds what was read. A new leader may have lost some of it (an unclean election) and
+        have written as much since, so that its offsets go on as if nothing was missing."""
+        asked: dict[TopicPartition, tuple[Reading, int]] = {}
+        for reading in readings:
+            leader = self._cluster.leader(reading.partition)
+            if leader is not None and reading.read_epoch >= 0 and reading.leader_epoch not in (-1, leader.epoch):
+                asked[reading.partition] = reading, leader.epoch
+        if not asked:
+            return readings
+        try:
+            ends = await epoch_ends(
+                self._cluster, {each: reading.read_epoch for each, (reading, _) in asked.items()}, _EPOCHS_MS)
+        except RetriableError:
+            for reading, _ in asked.values():
+                self._later(reading)
+            return [each for each in readings if each.partition not in asked]
+        for partition, (reading, leader_epoch) in asked.items():
+            reading.leader_epoch = leader_epoch
+            if 0 <= ends.get(partition, -1) < reading.next_fetch:
+                reading.range_unclear = reading.lane.ended = True
+        return [each for each in readings if not each.range_unclear]
 
     def _patience(self, node_id: int, wanted: Iterable[TopicPartition]) -> int:
         """How long a request may wait for data, in ms."""
@@ -269,6 +301,8 @@ class Reader:
             reading.bytes += size
             self.bytes += size
             reading.next_fetch = following
+            if held:
+                reading.read_epoch = held[-1].header.leader_epoch
             if damage is not None:
                 self._end(reading, _trouble(reading.name, damage))
             if held:

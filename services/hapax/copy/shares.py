@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from hapax.client.coordination import OffsetAndMetadata
-from hapax.client.errors import HapaxError
+from hapax.client.errors import HapaxError, RetriableError
 from hapax.client.metadata import Topic
 from hapax.client.offsets import PartitionOffsets
 from hapax.copy.clients import Clients
@@ -59,6 +59,9 @@ class Shares:
         """Share -> partition of the source, of the whole copy."""
         self.counts: dict[TopicPartition, PartitionCount] = {}
         self._admitting: asyncio.Task[None] | None = None
+        self._tenures: Counter[TopicPartition] = Counter()
+        """How often a share has begun or ended, or has lost its position. A position that was read before the last such
+        event may be older than what was copied since, here or by another process."""
 
     async def close(self) -> None:
         await supervision.end(self._admitting)
@@ -109,18 +112,25 @@ class Shares:
         """Whether each owned share is read or in trouble."""
         return self._admitting is None and not self.pending
 
+    @property
+    def awaited(self) -> set[TopicPartition]:
+        """Owned shares that will be read in a moment."""
+        return {share for share in self.pending & self.owned if share not in self.troubles}
+
     # --- the group ------------------------------------------------------------------------------------------------
 
     def assigned(self, shares: list[TopicPartition]) -> None:
         self._clients.group.pause(*shares)
         for share in shares:
             self._clients.group.seek(share, 0)  # so that the consumer looks no position up
+        self._tenures.update(shares)
         self.owned.update(shares)
         self.pending.update(shares)
         log.info("assigned: %s", listed(shares))
 
     def revoked(self, shares: list[TopicPartition]) -> None:
         """Runs between two transactions, so nothing is under way."""
+        self._tenures.update(shares)
         self.owned.difference_update(shares)
         for share in shares:
             self._forget(share)
@@ -137,6 +147,7 @@ class Shares:
             self._reader.drop(source)
 
     def read_positions_again(self) -> None:
+        self._tenures.update(self.owned)
         for share in self.owned:
             source = self.sources.get(share)
             if source is not None and source in self._reader.readings:
@@ -161,6 +172,7 @@ class Shares:
 
     async def _admit(self, shares: list[TopicPartition]) -> None:
         """Reads the positions of owned shares, and begins to read the source there. What fails is tried again."""
+        tenures = {share: self._tenures[share] for share in shares}
         try:
             committed = await self._clients.group.committed(shares)
             topics = await self._clients.reading.existing({self.sources[each].topic for each in shares})
@@ -170,11 +182,23 @@ class Shares:
             return
         for share in shares:
             try:
-                await self._admit_one(share, committed.get(share), topics.get(self.sources[share].topic))
+                await self._admit_one(
+                    share, tenures[share], committed.get(share), topics.get(self.sources[share].topic))
+            except RetriableError as error:
+                log.warning("%s: the position could not be read, next attempt follows: %s", name_of(share), error)
             except HapaxError as error:
-                self.put_in_trouble(share, Trouble(Kind.SOURCE_REFUSES, f"{name_of(self.sources[share])}: {error}"))
+                if self._is_awaited(share, tenures[share]):
+                    self.put_in_trouble(share, Trouble(Kind.SOURCE_REFUSES, f"{name_of(self.sources[share])}: {error}"))
 
-    async def _admit_one(self, share: TopicPartition, committed: OffsetAndMetadata | None, topic: Topic | None) -> None:
+    def _is_awaited(self, share: TopicPartition, tenure: int) -> bool:
+        """Whether the share still waits for what was asked in this tenure."""
+        return share in self.owned and share in self.pending and self._tenures[share] == tenure
+
+    async def _admit_one(
+        self, share: TopicPartition, tenure: int, committed: OffsetAndMetadata | None, topic: Topic | None
+    ) -> None:
+        if not self._is_awaited(share, tenure):
+            return
         source = self.sources[share]
         if topic is None or source.partition not in topic.partitions:
             self.put_in_trouble(share, Trouble(
@@ -190,7 +214,7 @@ class Shares:
             epoch, trouble = await self._judged(share, committed, topic, offsets)
         if self._groups is not None and trouble is None:
             await self._groups.load(share)
-        if share not in self.owned or share not in self.pending:
+        if not self._is_awaited(share, tenure):
             return
         if trouble is not None and trouble.go_on_at > offset and self._settings.skip_lost:
             self.count(share).lose(trouble.go_on_at - offset)

@@ -25,21 +25,25 @@ from hapax.wire.peer import Capabilities
 HAS, GAVE_UP = (TopicPartition("t", PartitionIndex(each)) for each in (0, 1))
 
 
-async def sent_by(group: ConsumerGroup, *partitions: Any) -> tuple[bool, ClientProducer, list[Any]]:
+async def sent_by(
+    group: ConsumerGroup, *partitions: Any, transactions: int = 2, newest: int = 5
+) -> tuple[bool, ClientProducer, list[Any]]:
     machine = ClientProducer(ProducerOptions(transactional=True))
     machine.initialize()
-    machine.initialized(Identity(ProducerId(1), ProducerEpoch(0)), 2)
+    machine.initialized(Identity(ProducerId(1), ProducerEpoch(0)), transactions)
     machine.begin()
     machine.offsets_sent()
     calls: list[Any] = []
 
     async def call(message: Any, *, version: int) -> Any:
         calls.append(message)
-        return SimpleNamespace(topics=[])
+        return SimpleNamespace(topics=[], error_code=0)
 
     async def coordinator_peer(*_: str) -> Any:
         return SimpleNamespace(
-            capabilities=Capabilities({messages.TxnOffsetCommitRequest.API_KEY: (0, 5)}), call=call)
+            capabilities=Capabilities({
+                messages.AddOffsetsToTxnRequest.API_KEY: (0, 1), messages.TxnOffsetCommitRequest.API_KEY: (0, newest)}),
+            call=call)
 
     cluster: Any = SimpleNamespace(coordinator_peer=coordinator_peer, options={
         "retry.backoff.ms": 1, "retry.backoff.max.ms": 1}, ports=RealPorts())
@@ -64,6 +68,16 @@ async def test_one_partition_that_it_gave_up_aborts_the_transaction(assigned: fr
 async def test_a_group_without_members_takes_offsets_of_any_partition() -> None:
     accepted, _, calls = await sent_by(ConsumerGroup("g"), GAVE_UP)
     assert accepted and len(calls) == 1
+
+
+async def test_a_cluster_that_checks_no_membership_takes_no_offsets_of_members() -> None:
+    """Before Kafka 2.5 it takes those of a member that was replaced."""
+    member = ConsumerGroup("g", 4, "m", None, frozenset({HAS}))
+    accepted, machine, _ = await sent_by(member, HAS, transactions=1, newest=2)
+    assert not accepted and machine.state is State.FATAL_ERROR and machine.trouble is not None
+    assert machine.trouble.code is ErrorCode.UNSUPPORTED_VERSION
+    assert (await sent_by(member, HAS, transactions=1, newest=3))[0]
+    assert (await sent_by(ConsumerGroup("g"), HAS, transactions=1, newest=2))[0]
 
 
 def test_a_consumer_passes_what_it_has() -> None:

@@ -1,0 +1,56 @@
+"""Transactions stay whole while the copier begins to read its partitions one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+
+from copying.following import PREFIX, copied, copy_once, settings_of
+from copying.world import make_topic, torn
+from hapax.client import Producer
+from hapax.client.offsets import PartitionOffsets
+from hapax.copy.copier import Copier
+from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.local.cluster import LocalCluster
+from integration.waiting import until
+
+
+async def test_a_partition_that_is_not_read_yet_holds_its_transactions_together(
+    both: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_topic(both.bootstrap, topic, 2)
+    await copy_once(both.bootstrap, topic)  # so that the next one has positions
+    side = {"bootstrap.servers": both.bootstrap, "transactional.id": topic}
+    async with Producer(side) as producer, producer.transaction():
+        for partition in (0, 1):
+            await producer.send(topic, f"{topic}:0:2:{partition}".encode(), partition=partition)
+    copier = Copier(settings_of(both.bootstrap, topic, follow=True))
+    source, second = copier._clients.source, asyncio.Event()
+    ask = source.partition_offsets
+
+    async def slowly(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
+        wanted = list(partitions)
+        if TopicPartition(topic, PartitionIndex(1)) in wanted:
+            await second.wait()
+        return await ask(wanted)
+
+    monkeypatch.setattr(source, "partition_offsets", slowly)
+    running = asyncio.create_task(copier.run())
+    rounds = 0
+
+    async def several_rounds() -> bool:
+        """Of the loop that copies, after the first partition was read up to its end."""
+        nonlocal rounds
+        reading = copier._reader.readings.get(TopicPartition(topic, PartitionIndex(0)))
+        rounds += reading is not None and reading.next_fetch >= reading.last_stable > 0
+        copier._news.set()
+        return rounds > 5
+
+    await until(several_rounds, "the first partition")
+    second.set()
+    await copied(both.bootstrap, topic, 2)
+    copier.stop()
+    await running
+    assert await torn(both.bootstrap, [PREFIX + topic]) == []

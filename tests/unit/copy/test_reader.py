@@ -1,0 +1,80 @@
+"""What makes the reader doubt a position."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hapax.client.environment import RealPorts
+from hapax.client.metadata import Leader
+from hapax.client.node_fetches import Answer, NodeFetch
+from hapax.client.settings import consumer_options
+from hapax.codec.batch import patch_prefix
+from hapax.codec.records import encode_records
+from hapax.copy import reader as module
+from hapax.copy.reader import Reader, Reading
+from hapax.core.types import PartitionIndex, TopicPartition
+
+PARTITION = TopicPartition("t", PartitionIndex(0))
+
+
+class World:
+    """A partition whose leader answers what the test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.epoch, self.epoch_end = 4, -1
+        self.data = b""
+        self.fetched: list[int] = []
+        options = consumer_options({"bootstrap.servers": "127.0.0.1:1"})
+        cluster: Any = SimpleNamespace(
+            options=options, ports=RealPorts(), now=lambda: 1000, refresh_soon=lambda: None, peer=self._peer,
+            leader=lambda _: Leader(0, self.epoch))
+        self.reader = Reader(cluster, 1 << 20, lambda: None)
+        monkeypatch.setattr(self.reader._nodes, "fetch", self._fetch)
+        monkeypatch.setattr(module, "epoch_ends", self._ends)
+        self.reading: Reading = self.reader.add(PARTITION, 100, uuid.UUID(int=0), 4)
+
+    async def _peer(self, node: int, purpose: str) -> None:
+        """No peer is needed."""
+
+    async def _ends(
+        self, cluster: Any, epochs: Mapping[TopicPartition, int], timeout_ms: int
+    ) -> dict[TopicPartition, int]:
+        assert epochs == {PARTITION: 4}
+        return {PARTITION: self.epoch_end}
+
+    async def _fetch(self, node_id: int, peer: object, fetch: NodeFetch) -> Answer:
+        self.fetched.append(fetch.wanted[PARTITION][0])
+        told = SimpleNamespace(
+            error_code=0, log_start_offset=0, high_watermark=200, last_stable_offset=200, records=self.data,
+            aborted_transactions=None)
+        return Answer(0, [(PARTITION, told)])
+
+    async def fetch(self) -> None:
+        await self.reader._fetch(0, [self.reading])
+
+
+def batch(offset: int, epoch: int) -> bytes:
+    found = encode_records([(1000, None, b"v", ())] * 10)
+    patch_prefix(found, offset, epoch)
+    return bytes(found)
+
+
+@pytest.mark.parametrize(("end", "doubted"), [(105, True), (110, False), (150, False), (-1, False)])
+async def test_a_new_leader_is_asked_whether_it_has_what_was_read(
+    monkeypatch: pytest.MonkeyPatch, end: int, doubted: bool
+) -> None:
+    """After an unclean election its log may be as long again, and hold other records."""
+    world = World(monkeypatch)
+    world.data = batch(100, 4)
+    await world.fetch()
+    assert (world.reading.next_fetch, world.fetched) == (110, [100])
+    world.epoch, world.epoch_end, world.data = 5, end, batch(110, 5)
+    await world.fetch()
+    assert world.reading.range_unclear is doubted
+    assert world.fetched == ([100] if doubted else [100, 110])
+    assert world.reading.next_fetch == (110 if doubted else 120)
