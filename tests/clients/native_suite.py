@@ -18,13 +18,16 @@ from hapax.client import (
     AbortableError,
     Admin,
     Consumer,
+    ConsumerGroup,
     DeliveryReport,
     FatalError,
     FencedError,
     HapaxError,
     MembershipLostError,
+    NewRecord,
     NewTopic,
     OffsetAndMetadata,
+    Processor,
     Producer,
     Record,
     StartFrom,
@@ -32,6 +35,8 @@ from hapax.client import (
     WrongState,
     blocking,
 )
+from hapax.client.coordination import Offsets
+from integration.waiting import until
 
 
 class Target(Protocol):
@@ -376,6 +381,45 @@ class NativeSuite:
                 read += values(await first.poll(1000))
             await first.unsubscribe()
             assert first.assignment() == []
+
+    async def test_the_ready_made_loop_processes_each_record_once(self, on: Cluster) -> None:
+        source, target, dead = await on.topic(2), await on.topic(2), await on.topic()
+        async with on.producer() as producer:
+            for number in range(60):
+                await producer.send(source, b"%d" % number, partition=number % 2)
+            await producer.flush()
+        refused: list[int] = []
+
+        def function(record: Record) -> NewRecord:
+            if record.value == b"7":
+                raise ValueError
+            return NewRecord(target, record.value)
+
+        processor = Processor(
+            source, function, settings={**on.settings, "retry.backoff.ms": 10}, group=unique("g"), dead_letters=dead,
+            poison=ValueError, batch_records=20)
+        send_offsets = processor.producer.send_offsets
+
+        async def refuses_the_second(offsets: Offsets, group: str | ConsumerGroup) -> None:
+            refused.append(len(refused))
+            if len(refused) == 2:
+                assert isinstance(group, ConsumerGroup)
+                group = group._replace(assigned=frozenset())
+            await send_offsets(offsets, group)
+
+        processor.producer.send_offsets = refuses_the_second  # type: ignore[method-assign]
+        running = asyncio.create_task(processor.run())
+
+        async def all_processed() -> bool:
+            return running.done() or processor.metrics.values()["hapax_client_processed_records_total"] >= 60
+
+        await until(all_processed, "commit of every record")
+        processor.stop()
+        await running
+        numbers = [int(value or b"") for value in values(await on.read(target, at_least=59))]
+        assert sorted(numbers) == sorted(set(range(60)) - {7})
+        assert values(await on.read(dead, at_least=1)) == [b"7"]
+        assert len(refused) > 3
 
     async def test_a_zombie_is_fenced_and_told_so(self, on: Cluster) -> None:
         topic, name = await on.topic(), unique("x")

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from clients.kafka_from_maven import KafkaFromMaven
 from clients.native_suite import Cluster, NativeSuite, on  # noqa: F401 - a fixture
 from clients.purged import commit_after_a_purge
-from hapax.client import CommitToken, Leases, NotHapaxError
+from hapax.client import CommitToken, FatalError, Leases, NotHapaxError
 from hapax.runtime.network import TcpNetwork
 from hapax.wire.peer import Peer
 
@@ -40,6 +40,10 @@ class TestAgainstKafka(NativeSuite):
         with pytest.raises(NotHapaxError, match="is not Hapax"):
             await Leases(on.settings).start()
         topic = await on.topic()
+        async with on.producer() as producer:
+            with pytest.raises(FatalError, match="need a Hapax broker"):
+                await producer.append(topic, [(b"k", b"x")], expected=0, scope=b"k")
+            await producer.send_and_wait(topic, b"before")
         async with on.producer(transactional_id="token") as producer:
             producer.begin()
             await producer.send(topic, b"x")

@@ -61,6 +61,7 @@ Function = Callable[[Any], Results | Awaitable[Results]]
 _TRANSACTION_TIMEOUT_MS: Final = 10_000
 """The function is called before the transaction begins, so a transaction is short. A processor that is killed delays
 its successors by at most this time."""
+_CLOSE_S: Final = 10.0
 _TURN_S: Final = 0.02
 """A function that is not asynchronous lets the event loop work after this time, so that heartbeats are sent."""
 _PASSING: Final = frozenset(TRANSIENT) - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} | {
@@ -168,7 +169,9 @@ class Processor:
         """What this processor counts, see docs/metrics.md. `consumer.metrics` and `producer.metrics` have more."""
         self._counts = ProcessCounts(self.metrics)
         self.metrics.observe(BATCH_LIMIT, lambda: self._machine.limit)
+        self._started = False
         self._loop: asyncio.AbstractEventLoop | None = None
+        """While `run` runs."""
         self._task: asyncio.Task[None] | None = None
         """The action that is carried out."""
         self._action: Action | None = None
@@ -180,9 +183,10 @@ class Processor:
         where it cannot go on: FencedError (another instance has the transactional id), RetriableError (start again: the
         outcome of the last commit is not known, and the next start finds it), FatalError. Nothing is lost or doubled in
         any case. Cancelling it is allowed at any time."""
-        if self._loop is not None:
+        if self._started:
             raise WrongState("run was called before; make a new Processor")
-        self._loop = asyncio.get_running_loop()
+        self._started = True
+        self._loop = loop = asyncio.get_running_loop()
         overdue: asyncio.TimerHandle | None = None
         try:
             await self.producer.start()
@@ -192,7 +196,7 @@ class Processor:
             while True:
                 if self._stopping and overdue is None:
                     self._machine.stop(self._now())
-                    overdue = self._loop.call_later(self._machine.stop_ms / 1000, self._too_late)
+                    overdue = loop.call_later(self._machine.stop_ms / 1000, self._too_late)
                 action = self._machine.next(self._now())
                 if isinstance(action, Finish):
                     if action.error is not None:
@@ -200,10 +204,11 @@ class Processor:
                     return
                 await self._perform(action)
         finally:
+            self._loop = None
             if overdue is not None:
                 overdue.cancel()
             try:
-                await self.producer.close()
+                await self._close_producer()
             finally:
                 await self.consumer.close()
 
@@ -211,8 +216,9 @@ class Processor:
         """Makes `run` return once the running transaction has ended, after at most `stop_timeout_ms`. May be called on
         any thread, and in a signal handler."""
         self._stopping = True
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._end_waiting)
+        loop = self._loop
+        if loop is not None:
+            loop.call_soon_threadsafe(self._end_waiting)
 
     # --- one action -------------------------------------------------------------------------------------------
 
@@ -306,8 +312,16 @@ class Processor:
             log.warning("processing: %s became a dead letter in %s after %d attempts: %r",
                         _place(record), self._dead_letters, failed.attempts, failed.error)
 
+    async def _close_producer(self) -> None:
+        """A transaction that cannot be aborted in time is aborted by the next start, or by the cluster."""
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self.producer.close()
+        except TimeoutError:
+            log.warning("processing: the producer was closed before its last calls were answered")
+
     async def _renew(self) -> None:
-        await self.producer.close()
+        await self._close_producer()
         self.producer = Producer(self._producer_settings, ports=self._ports)
         await self.producer.start()
         self._machine.renewed()
