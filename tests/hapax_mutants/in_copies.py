@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from hapax_mutants.mutant import Mutant, unit
+from hapax_mutants.mutant import Mutant, sim, unit
 
 _CUT: Final = unit("core/copy/test_cut.py")
 _POSITION: Final = unit("core/copy/test_position.py")
 _TRANSLATE: Final = unit("core/copy/test_translate.py")
 _BATCHES: Final = unit("copy/test_batches.py")
+_SHARES: Final = unit("copy/test_shares.py")
+_TOGETHER: Final = unit("copy/test_shares_together.py")
+_COPYING: Final = sim("1009201-1009204", "--hours 0.004 --scene copying --faults-every 2")
 
 MUTANTS: Final = (
     Mutant(
@@ -97,5 +100,29 @@ MUTANTS: Final = (
         "        header.base_offset >= start\n        and not",
         "        header.base_offset >= 0\n        and not",
         (_BATCHES,),
+    ),
+    Mutant(
+        "a copy begins to read its partitions one after another", "a transaction is whole", "copy/shares.py",
+        "                begin()\n",
+        "                begin()\n                await asyncio.sleep(0.2)\n",
+        (_TOGETHER, _COPYING),
+    ),
+    Mutant(
+        "a copy continues where it was before another process had the partition", "each record once", "copy/shares.py",
+        "        if any(self._tenures[share] != tenure for share, tenure in tenures.items()):\n",
+        "        if False:\n",
+        (_SHARES,),
+    ),
+    Mutant(
+        "a copy's positions move though its transaction failed", "each record once", "copy/copier.py",
+        "        self._shares.read_positions_again()\n",
+        "        self._shares.unclaimed.clear()\n",
+        (_COPYING,),
+    ),
+    Mutant(
+        "a copy commits no position with its records", "each record once", "copy/writer.py",
+        "            await producer.send_offsets(positions, group())\n",
+        "            await producer.send_offsets({} if batches else positions, group())\n",
+        (_COPYING,),
     ),
 )

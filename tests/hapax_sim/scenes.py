@@ -16,6 +16,18 @@ SCENES: Final[Mapping[str, Scene]] = {
     "lively": Scene(**_CLUSTER, spreaders=60, rate=60.0, pause_s=(0.0, 0.3), faults_every_s=3.0),
     "light": Scene(**_CLUSTER, appenders=1, pause_s=(0.0, 2.0), faults_every_s=8.0),
     "single": Scene(brokers=2, coordinators=2, controllers=1, replication=1),
+    "copying": Scene(
+        **_CLUSTER, programs=False, parts=("copying",), pause_s=(0.0, 0.4), faults_every_s=4.0,
+        # All but jumps of clocks: where those of brokers disagree, a copy may divide transactions.
+        faults=(
+            "kill", "power cut", "long absence", "restart all brokers", "freeze", "client crash", "client freeze",
+            "second instance", "cut connections", "connections reset", "reset one way", "swallow one way", "isolate",
+            "verification waits", "slow link", "store away", "store away for all", "store away for long", "store slow",
+            "store restarts", "store compacted", "lease ends", "lease ends at the worst time", "sync fails",
+            "write fails", "disk full", "slow disk", "bit rot",
+        ),
+        settings=OF_GROUPS,
+    ),
     "cut-off": Scene(
         **_CLUSTER, programs=False, parts=("positions",), pause_s=(0.0, 2.0), faults_every_s=40.0,
         faults=("store away for long",),

@@ -30,9 +30,9 @@ def run(*arguments: str) -> str:
 
 
 SHORT = {
-    "cut-off": 0.03, "days": 0.06, "durability": 0.003, "far": 0.005, "groups": 0.005, "hostile": 0.005, "keys": 0.008,
-    "late": 0.005, "logins": 0.006, "old": 0.005, "packed": 0.003, "prepared": 0.005, "refused": 0.005, "remade": 0.01,
-    "rest": 0.01, "tasks": 0.004, "weak": 0.003,
+    "copying": 0.003, "cut-off": 0.03, "days": 0.06, "durability": 0.003, "far": 0.005, "groups": 0.005,
+    "hostile": 0.005, "keys": 0.008, "late": 0.005, "logins": 0.006, "old": 0.005, "packed": 0.003, "prepared": 0.005,
+    "refused": 0.005, "remade": 0.01, "rest": 0.01, "tasks": 0.004, "weak": 0.003,
 }  # fmt: skip
 """Scenes with parts -> logical hours, some seconds of processor time each; `make sim SCENE=...` runs long ones."""
 REPLICATED = ("--scene", "plain")

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from hapax.client.coordination import OffsetAndMetadata
@@ -30,6 +31,9 @@ from hapax.runtime import supervision
 
 log = logging.getLogger("hapax.copy")
 
+_TOGETHER_MS: Final = 30_000
+"""How long shares wait for one whose position cannot be read. Then they begin without it."""
+_NEVER: Final = -1
 _AGAIN_MS: Final = 10_000
 """Interval at which a partition in trouble is tried again, by a copy that follows."""
 
@@ -62,6 +66,8 @@ class Shares:
         self._tenures: Counter[TopicPartition] = Counter()
         """How often a share has begun or ended, or has lost its position. A position that was read before the last such
         event may be older than what was copied since, here or by another process."""
+        self._waits_since = _NEVER
+        """When the shares began to wait for one whose position cannot be read."""
 
     async def close(self) -> None:
         await supervision.end(self._admitting)
@@ -171,7 +177,10 @@ class Shares:
         self._news()
 
     async def _admit(self, shares: list[TopicPartition]) -> None:
-        """Reads the positions of owned shares, and begins to read the source there. What fails is tried again."""
+        """Reads the positions of owned shares, and begins to read the source there. What fails is tried again.
+
+        All of them begin together: a cut knows nothing of a partition that is not read yet, and would divide the
+        transactions that have written to it too."""
         tenures = {share: self._tenures[share] for share in shares}
         try:
             committed = await self._clients.group.committed(shares)
@@ -180,31 +189,41 @@ class Shares:
             log.warning("positions could not be read, next attempt follows: %s", error)
             await asyncio.sleep(1)
             return
+        found: list[Callable[[], None]] = []
+        waits = False
         for share in shares:
             try:
-                await self._admit_one(
-                    share, tenures[share], committed.get(share), topics.get(self.sources[share].topic))
+                found.append(await self._look_up(share, committed.get(share), topics.get(self.sources[share].topic)))
             except RetriableError as error:
                 log.warning("%s: the position could not be read, next attempt follows: %s", name_of(share), error)
+                found.append(lambda: None)
+                waits = True
             except HapaxError as error:
-                if self._is_awaited(share, tenures[share]):
-                    self.put_in_trouble(share, Trouble(Kind.SOURCE_REFUSES, f"{name_of(self.sources[share])}: {error}"))
-
-    def _is_awaited(self, share: TopicPartition, tenure: int) -> bool:
-        """Whether the share still waits for what was asked in this tenure."""
-        return share in self.owned and share in self.pending and self._tenures[share] == tenure
-
-    async def _admit_one(
-        self, share: TopicPartition, tenure: int, committed: OffsetAndMetadata | None, topic: Topic | None
-    ) -> None:
-        if not self._is_awaited(share, tenure):
+                found.append(partial(self.put_in_trouble, share, Trouble(
+                    Kind.SOURCE_REFUSES, f"{name_of(self.sources[share])}: {error}")))
+        if any(self._tenures[share] != tenure for share, tenure in tenures.items()):
+            return  # another process may have had a share meanwhile, and have moved its position
+        now = self._clients.reading.now()
+        if not waits:
+            self._waits_since = _NEVER
+        elif self._waits_since == _NEVER:
+            self._waits_since = now
+        if waits and now - self._waits_since < _TOGETHER_MS:
+            await asyncio.sleep(1)
             return
+        for share, begin in zip(shares, found, strict=True):
+            if share in self.owned and share in self.pending:
+                begin()
+
+    async def _look_up(
+        self, share: TopicPartition, committed: OffsetAndMetadata | None, topic: Topic | None
+    ) -> Callable[[], None]:
+        """Returns what begins to read the share's partition, or puts it in trouble. Raises HapaxError."""
         source = self.sources[share]
         if topic is None or source.partition not in topic.partitions:
-            self.put_in_trouble(share, Trouble(
+            return partial(self.put_in_trouble, share, Trouble(
                 Kind.GONE, f"{name_of(source)}: the source does not have it any more. What was copied stays in the"
                 " target; if the topic is made again, delete it in the target to copy the new one"))
-            return
         offsets = (await self._clients.source.partition_offsets([source]))[source]
         if committed is None:
             trouble = await self._unused(share, name_of(source))
@@ -214,8 +233,13 @@ class Shares:
             epoch, trouble = await self._judged(share, committed, topic, offsets)
         if self._groups is not None and trouble is None:
             await self._groups.load(share)
-        if not self._is_awaited(share, tenure):
-            return
+        return partial(self._begin, share, offset, epoch, trouble, topic, offsets, unused=committed is None)
+
+    def _begin(
+        self, share: TopicPartition, offset: int, epoch: int, trouble: Trouble | None, topic: Topic,
+        offsets: PartitionOffsets, *, unused: bool,
+    ) -> None:
+        """`offset`, `epoch`: of the position. `unused`: none is committed."""
         if trouble is not None and trouble.go_on_at > offset and self._settings.skip_lost:
             self.count(share).lose(trouble.go_on_at - offset)
             log.error("%s (left out, as --on-lost skip says)", trouble.message)
@@ -225,9 +249,9 @@ class Shares:
             return
         self.pending.discard(share)
         self.troubles.pop(share, None)
-        if committed is None:
+        if unused:
             self.unclaimed.add(share)
-        reading = self._reader.add(source, offset, topic.topic_id, epoch)
+        reading = self._reader.add(self.sources[share], offset, topic.topic_id, epoch)
         reading.caught_up_ms = self._clients.reading.now()
         self.count(share).position = offset
         reading.high_watermark, reading.last_stable = offsets.high_watermark, offsets.last_stable

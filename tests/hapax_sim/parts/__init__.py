@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from hapax_sim.parts.copying import Copying
 from hapax_sim.parts.days import Days
 from hapax_sim.parts.groups import Groups
 from hapax_sim.parts.hostile import Hostile
@@ -22,6 +23,7 @@ from hapax_sim.parts.tasks import Tasks
 from hapax_sim.parts.weak import Weak
 
 PARTS: Final[Mapping[str, Callable[[], Part]]] = {
+    "copying": Copying,
     "days": Days,
     "groups": Groups,
     "hostile": Hostile,

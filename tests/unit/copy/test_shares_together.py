@@ -1,0 +1,89 @@
+"""A position that was read before a partition was given away is not used after it has come back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from hapax.client.coordination import OffsetAndMetadata
+from hapax.client.offsets import PartitionOffsets
+from hapax.copy.metrics import CopyCounts
+from hapax.copy.settings import CopySettings
+from hapax.copy.shares import Shares
+from hapax.core.copy.position import Position
+from hapax.core.copy.topics import Wanted
+from hapax.core.types import PartitionIndex, TopicPartition
+
+SHARE = TopicPartition("t", PartitionIndex(0))
+
+
+class World:
+    """What the shares ask, and whose answers about the source wait for `answers`."""
+
+    def __init__(self) -> None:
+        self.committed_offset = 100
+        self.answers = asyncio.Event()
+        self.asked = asyncio.Event()
+        self.began: list[int] = []
+        self.readings: dict[TopicPartition, Any] = {}
+        group = SimpleNamespace(committed=self._committed, pause=lambda *_: None, seek=lambda *_: None)
+        reading = SimpleNamespace(
+            existing=self._existing, follow=lambda _: None, cluster_id="", now=lambda: 0,
+            options={"default.api.timeout.ms": 1000})
+        clients: Any = SimpleNamespace(group=group, reading=reading, source=SimpleNamespace(
+            partition_offsets=self._partition_offsets))
+        reader: Any = SimpleNamespace(add=self._add, drop=lambda _: None, readings=self.readings, bytes=0)
+        topics: Any = SimpleNamespace(share_topic=lambda wanted: wanted.target)
+        settings = CopySettings(source={}, target={}, topics="t")
+        counts = CopyCounts(lambda: (), lambda: self.shares.state())
+        self.shares = Shares(settings, clients, topics, reader, None, counts, lambda: None)
+        self.shares.map([Wanted("t", "t", "", 1)])
+
+    async def _committed(self, shares: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        position = Position(self.committed_offset, "", "t", "")
+        return {each: OffsetAndMetadata(position.offset, position.metadata()) for each in shares}
+
+    async def _existing(self, names: Iterable[str]) -> dict[str, Any]:
+        return {name: SimpleNamespace(partitions={0: None}, topic_id=UUID(int=0)) for name in names}
+
+    async def _partition_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
+        self.asked.set()
+        await self.answers.wait()
+        return {each: PartitionOffsets(0, 1000, 1000) for each in partitions}
+
+    def _add(self, partition: TopicPartition, offset: int, topic_id: UUID, epoch: int) -> Any:
+        self.began.append(offset)
+        return SimpleNamespace()
+
+    async def admitted(self) -> None:
+        while not self.shares.settled:
+            self.shares.admit_soon()
+            await asyncio.sleep(0)
+
+
+async def test_a_share_that_was_given_away_meanwhile_begins_where_it_came_back() -> None:
+    world = World()
+    world.shares.assigned([SHARE])
+    world.shares.admit_soon()
+    await world.asked.wait()
+    world.shares.revoked([SHARE])
+    world.committed_offset = 200  # by another process
+    world.shares.assigned([SHARE])
+    world.answers.set()
+    await world.admitted()
+    assert world.began == [200]
+
+
+async def test_a_position_is_read_again_after_a_transaction_without_an_outcome() -> None:
+    world = World()
+    world.shares.assigned([SHARE])
+    world.shares.admit_soon()
+    await world.asked.wait()
+    world.shares.read_positions_again()
+    world.committed_offset = 200
+    world.answers.set()
+    await world.admitted()
+    assert world.began == [200]
