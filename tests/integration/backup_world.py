@@ -120,7 +120,7 @@ class Writers:
         where = TopicPartition(INPUT, PartitionIndex(partition))
         settings = {
             "bootstrap.servers": self.bootstrap, "group.id": GROUP, "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest"}
+            "auto.offset.reset": "earliest", "enable.auto.commit": False}
         async with Consumer(settings) as consumer, Producer(
             {"bootstrap.servers": self.bootstrap, "transactional.id": f"summing-{partition}"}) as producer:
             consumer.assign([where])
