@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -60,6 +61,18 @@ class World:
         self.source, self.target, self.dead = (f"{each}-{self.name}" for each in ("in", "out", "dead"))
         self.sent = 0
         self.partitions = 2
+        self.producer = Producer(self.settings)
+        self.watcher = Consumer({**self.settings, "group.id": self.name, "enable.auto.commit": False})
+        """Looks at the group's positions, and is none of its members."""
+
+    async def __aenter__(self) -> Self:
+        await self.producer.start()
+        await self.watcher.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.producer.close()
+        await self.watcher.close()
 
     async def prepare(self, count: int = 0, *, partitions: int = 2, **configs: str) -> World:
         self.partitions = partitions
@@ -70,11 +83,10 @@ class World:
         return self
 
     async def send(self, count: int) -> None:
-        async with Producer(self.settings) as producer:
-            for _ in range(count):
-                await producer.send(self.source, b"%d" % self.sent, partition=self.sent % self.partitions)
-                self.sent += 1
-            await producer.flush()
+        for _ in range(count):
+            await self.producer.send(self.source, b"%d" % self.sent, partition=self.sent % self.partitions)
+            self.sent += 1
+        await self.producer.flush()
 
     def processor(self, function: Callable[[Record], object] | None = None, **options: object) -> Processor:
         settings = {**self.settings, **options.pop("settings", {})}  # type: ignore[dict-item]
@@ -102,10 +114,9 @@ class World:
             for task in tasks:
                 if task.done():
                     task.result()
-            async with Consumer({**self.settings, "group.id": self.name}) as consumer:
-                partitions = await consumer.partitions(self.source)
-                committed = await consumer.committed(partitions)
-                ends = await consumer.end_offsets(partitions)
+            partitions = await self.watcher.partitions(self.source)
+            committed = await self.watcher.committed(partitions)
+            ends = await self.watcher.end_offsets(partitions)
             return all(ends[p] == 0 or (p in committed and committed[p].offset == ends[p]) for p in partitions)
 
         await until(all_committed, "commit of everything")
@@ -121,7 +132,7 @@ class World:
             async def all_read() -> bool:
                 """The markers of a commit follow its answer."""
                 found.extend(await consumer.poll(50))
-                ends = await Consumer.end_offsets(raw, partitions)
+                ends = await raw.end_offsets(partitions)
                 return all([await consumer.position(p) >= ends[p] for p in partitions])
 
             async with Consumer(self.settings) as raw:
@@ -134,8 +145,14 @@ class World:
         assert found == Counter(range(self.sent))
 
 
-async def test_copies_each_record_once(bootstrap: str) -> None:
-    world = await World(bootstrap).prepare(300)
+@pytest.fixture
+async def world(bootstrap: str) -> AsyncIterator[World]:
+    async with World(bootstrap) as made:
+        yield made
+
+
+async def test_copies_each_record_once(world: World) -> None:
+    await world.prepare(300)
     processor = world.processor()
     async with world.running(processor) as tasks:
         await world.done(*tasks)
@@ -145,8 +162,8 @@ async def test_copies_each_record_once(bootstrap: str) -> None:
     assert values['hapax_client_process_transactions_total{outcome="committed"}'] >= 15
 
 
-async def test_functions_of_all_kinds(bootstrap: str) -> None:
-    world = await World(bootstrap).prepare(20)
+async def test_functions_of_all_kinds(world: World) -> None:
+    await world.prepare(20)
 
     async def awaited(record: Record) -> NewRecord:
         await asyncio.sleep(0)
@@ -171,8 +188,11 @@ async def test_functions_of_all_kinds(bootstrap: str) -> None:
 
 
 def test_the_blocking_interface_calls_on_the_own_thread(bootstrap: str) -> None:
-    world = asyncio.run(World(bootstrap).prepare(100))
-    threads = set()
+    async def prepared() -> World:
+        async with World(bootstrap) as made:
+            return await made.prepare(100)
+
+    world, threads = asyncio.run(prepared()), set()
 
     def function(record: Record) -> NewRecord:
         threads.add(threading.current_thread())
@@ -189,8 +209,8 @@ def test_the_blocking_interface_calls_on_the_own_thread(bootstrap: str) -> None:
         blocking.Processor(world.source, world.prepare, settings=world.settings, group=world.name)
 
 
-async def test_poison_becomes_dead_letters_and_the_rest_goes_on(bootstrap: str) -> None:
-    world = await World(bootstrap).prepare(60)
+async def test_poison_becomes_dead_letters_and_the_rest_goes_on(world: World) -> None:
+    await world.prepare(60)
     tried: Counter[int] = Counter()
 
     def function(record: Record) -> NewRecord:
@@ -216,8 +236,8 @@ async def test_poison_becomes_dead_letters_and_the_rest_goes_on(bootstrap: str) 
     assert processor.metrics.values()["hapax_client_dead_letters_total"] == 2
 
 
-async def test_a_result_that_the_topic_refuses_becomes_a_dead_letter(bootstrap: str) -> None:
-    world = await World(bootstrap).prepare(40, **{"max.message.bytes": "20000"})
+async def test_a_result_that_the_topic_refuses_becomes_a_dead_letter(world: World) -> None:
+    await world.prepare(40, **{"max.message.bytes": "20000"})
 
     def function(record: Record) -> NewRecord:
         return world.copied(record)._replace(value=b"x" * 30_000 if record.value == b"17" else record.value)
@@ -231,8 +251,8 @@ async def test_a_result_that_the_topic_refuses_becomes_a_dead_letter(bootstrap: 
     assert dead.value == b"17" and b"MESSAGE_TOO_LARGE" in (dict(dead.headers)["hapax.dead.message"] or b"")
 
 
-async def test_what_cannot_work_is_said_at_once(bootstrap: str) -> None:
-    world = await World(bootstrap).prepare(10)
+async def test_what_cannot_work_is_said_at_once(world: World) -> None:
+    await world.prepare(10)
     with pytest.raises(FatalError, match=r"dead letters, 'nowhere', does not exist\. Create it"):
         await world.processor(dead_letters="nowhere").run()
     with pytest.raises(SettingsError, match="poison needs dead_letters"):
@@ -248,9 +268,9 @@ async def test_what_cannot_work_is_said_at_once(bootstrap: str) -> None:
     assert await world.read(world.target) == []
 
 
-async def test_a_transaction_that_takes_too_long_is_processed_again(bootstrap: str) -> None:
+async def test_a_transaction_that_takes_too_long_is_processed_again(world: World) -> None:
     """The cluster has aborted it, and fences the producer."""
-    world = await World(bootstrap).prepare(30)
+    await world.prepare(30)
     processor = world.processor(settings={"transaction.timeout.ms": 300})
     delayed, send_offsets = [], processor.producer.send_offsets
 
@@ -274,8 +294,8 @@ async def test_a_transaction_that_takes_too_long_is_processed_again(bootstrap: s
     await world.check()
 
 
-async def test_a_second_processor_with_the_same_id_fences_the_first(bootstrap: str) -> None:
-    world = await World(bootstrap).prepare(10)
+async def test_a_second_processor_with_the_same_id_fences_the_first(world: World) -> None:
+    await world.prepare(10)
     settings = {"transactional.id": f"id-{world.name}"}
     first, second = world.processor(settings=settings), world.processor(settings=settings)
     running = asyncio.create_task(first.run())
@@ -290,9 +310,9 @@ async def test_a_second_processor_with_the_same_id_fences_the_first(bootstrap: s
     await world.check()
 
 
-async def test_an_aborted_first_batch_is_not_skipped_by_a_start_at_the_end(bootstrap: str) -> None:
+async def test_an_aborted_first_batch_is_not_skipped_by_a_start_at_the_end(world: World) -> None:
     """Without a committed offset, `latest` means the end of the log, beyond what was read."""
-    world = await World(bootstrap).prepare(0, partitions=1)
+    await world.prepare(0, partitions=1)
     processor = world.processor(settings={"auto.offset.reset": "latest"})
     send_offsets, refused = processor.producer.send_offsets, []
 
@@ -315,8 +335,8 @@ async def test_an_aborted_first_batch_is_not_skipped_by_a_start_at_the_end(boots
     await world.check()
 
 
-async def test_a_topic_that_is_made_again_is_read_from_its_beginning(bootstrap: str) -> None:
-    world = await World(bootstrap).prepare(50)
+async def test_a_topic_that_is_made_again_is_read_from_its_beginning(world: World) -> None:
+    await world.prepare(50)
     processor = world.processor()
     async with world.running(processor) as tasks:
         await world.done(*tasks)
@@ -335,9 +355,11 @@ async def test_a_topic_that_is_made_again_is_read_from_its_beginning(bootstrap: 
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-async def test_rebalances_amid_transactions_lose_and_double_nothing(shared: LocalCluster, protocol: str) -> None:
+async def test_rebalances_amid_transactions_lose_and_double_nothing(
+    world: World, shared: LocalCluster, protocol: str
+) -> None:
     """Processors come and go, some by force, and a coordinator is killed."""
-    world = await World(shared.bootstrap).prepare(200, partitions=4)
+    await world.prepare(200, partitions=4)
     settings: dict[str, object] = {"group.protocol": protocol, "retry.backoff.ms": 10}
     if protocol == "classic":
         settings |= {"session.timeout.ms": 6000, "heartbeat.interval.ms": 300}
@@ -364,7 +386,7 @@ async def test_rebalances_amid_transactions_lose_and_double_nothing(shared: Loca
 
     try:
         await worked(start())
-        for number in range(3):
+        for number in range(2):
             await worked(start())
             if number == 1:
                 await asyncio.to_thread(shared.kill, "coordinator-0")
@@ -402,8 +424,10 @@ print("stopped", flush=True)
 """A static member of the classic protocol gets its partitions back at once."""
 
 
-async def test_a_program_that_is_killed_loses_and_doubles_nothing(bootstrap: str, tmp_path: Path) -> None:
-    world = await World(bootstrap).prepare(100)
+async def test_a_program_that_is_killed_loses_and_doubles_nothing(
+    world: World, bootstrap: str, tmp_path: Path
+) -> None:
+    await world.prepare(100)
     script = tmp_path / "program.py"
     script.write_text(_PROGRAM)
 
@@ -413,12 +437,11 @@ async def test_a_program_that_is_killed_loses_and_doubles_nothing(bootstrap: str
             stdout=subprocess.PIPE, text=True)
 
     async def committed() -> int:
-        async with Consumer({**world.settings, "group.id": world.name}) as consumer:
-            found = await consumer.committed(await consumer.partitions(world.source))
+        found = await world.watcher.committed(await world.watcher.partitions(world.source))
         return sum(each.offset for each in found.values())
 
     chance = random.Random(22)
-    for _ in range(3):
+    for _ in range(2):
         before = await committed()
         program = start()
         try:
