@@ -26,6 +26,8 @@ class Topics:
         """By the name of the topic that holds the shares on the target."""
         self.troubles: dict[str, str] = {}
         """Target topic -> why it cannot be used."""
+        self._one_cluster: bool | None = None
+        """Whether source and target are the same. None: not known yet."""
 
     def share_topic(self, wanted: Wanted) -> str:
         """The topic of the target whose partitions stand for those of the source in the copy's group."""
@@ -36,7 +38,9 @@ class Topics:
         which that fails is left out. Raises HapaxError where a cluster does not answer."""
         settings = self._settings
         found = {each.name: (each.topic_id, len(each.partitions)) for each in await self._source.list_topics()}
-        wanted = chosen(found, settings.topics, settings.exclude, settings.prefix, GROUP_PREFIX)
+        wanted = chosen(
+            found, settings.topics, settings.exclude, settings.prefix, GROUP_PREFIX,
+            one_cluster=await self._in_one_cluster())
         shares = [each._replace(target=self.share_topic(each)) for each in wanted] if settings.by_key else []
         await self._prepare([*wanted, *shares])
         usable = [
@@ -44,6 +48,12 @@ class Topics:
             if each.target not in self.troubles and self.share_topic(each) not in self.troubles]
         self.wanted = {self.share_topic(each): each for each in usable}
         return usable
+
+    async def _in_one_cluster(self) -> bool:
+        if self._one_cluster is None:
+            source, target = await self._source.describe_cluster(), await self._target.describe_cluster()
+            self._one_cluster = bool(source.cluster_id) and source.cluster_id == target.cluster_id
+        return self._one_cluster
 
     async def _prepare(self, wanted: Iterable[Wanted]) -> None:
         topics = list(wanted)

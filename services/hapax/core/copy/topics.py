@@ -35,17 +35,22 @@ class Change(NamedTuple):
 
 
 def chosen(
-    topics: Mapping[str, tuple[str, int]], pattern: str, exclude: str, prefix: str, own: str
+    topics: Mapping[str, tuple[str, int]], pattern: str, exclude: str, prefix: str, own: str, *, one_cluster: bool
 ) -> list[Wanted]:
     """The topics that are copied, by name. `topics`: of the source, name -> (topic id, number of partitions). `own`:
-    the prefix of names that copies use for themselves. Internal topics (`__...`) are never copied."""
+    the prefix of names that copies use for themselves. Internal topics (`__...`) are never copied. `one_cluster`:
+    source and target are the same, so the copies are among the topics; a copy is not copied again."""
     matches = re2.compile(pattern)
     excluded = re2.compile(exclude) if exclude else None
-    return [
-        Wanted(name, prefix + name, topic_id, partitions)
-        for name, (topic_id, partitions) in sorted(topics.items())
-        if partitions and not name.startswith(("__", own)) and matches.fullmatch(name)
-        and not (excluded is not None and excluded.fullmatch(name))]
+    found: dict[str, Wanted] = {}
+    for name, (topic_id, partitions) in sorted(topics.items(), key=lambda each: (len(each[0]), each[0])):
+        if (
+            partitions and not name.startswith(("__", own)) and matches.fullmatch(name)
+            and not (excluded is not None and excluded.fullmatch(name))
+            and not (one_cluster and name.startswith(prefix) and name.removeprefix(prefix) in found)
+        ):
+            found[name] = Wanted(name, prefix + name, topic_id, partitions)
+    return sorted(found.values())
 
 
 def changes(wanted: Iterable[Wanted], existing: Mapping[str, int]) -> list[Change]:
