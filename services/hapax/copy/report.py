@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from hapax.copy.settings import CopySettings
-from hapax.copy.shares import Shares
+from hapax.copy.shares import Shares, name_of
 from hapax.copy.topics import Topics
 from hapax.core.copy.position import Kind
 
@@ -18,6 +18,7 @@ def topic_reports(settings: CopySettings, shares: Shares, topics: Topics) -> lis
     """For each topic of which this process has partitions: its name on the source, the number of its partitions here,
     `lagRecords` and `lagMs` (the largest), and of one that is not copied, `kind` and `error`."""
     lags = {partition: (records, seconds) for partition, records, seconds in shares.lags()}
+    waiting = shares.waiting()
     found: dict[str, dict[str, Any]] = {}
 
     def topic(name: str) -> dict[str, Any]:
@@ -34,6 +35,9 @@ def topic_reports(settings: CopySettings, shares: Shares, topics: Topics) -> lis
         told["lagMs"] = max(told["lagMs"], int(seconds * 1000))
         if (trouble := shares.troubles.get(share)) is not None:
             told["kind"], told["error"] = trouble[0].kind.value, trouble[0].message
+        elif share in waiting:
+            told["kind"] = "waiting"
+            told["error"] = f"{name_of(source)}: its position is not known yet; the copier's log says why"
     for name, why in topics.troubles.items():
         told = topic(name.removeprefix(f"{settings.group}." if settings.by_key else settings.prefix))
         told["kind"], told["error"] = Kind.TARGET_REFUSES.value, why

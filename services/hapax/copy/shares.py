@@ -34,6 +34,8 @@ log = logging.getLogger("hapax.copy")
 _TOGETHER_MS: Final = 30_000
 """How long shares wait for one whose position cannot be read. Then they begin without it."""
 _NEVER: Final = -1
+_WAITING_MS: Final = 10_000
+"""Time after which people are told of a share whose position could not be read."""
 _AGAIN_MS: Final = 10_000
 """Interval at which a partition in trouble is tried again, by a copy that follows."""
 
@@ -66,6 +68,7 @@ class Shares:
         self._tenures: Counter[TopicPartition] = Counter()
         """How often a share has begun or ended, or has lost its position. A position that was read before the last such
         event may be older than what was copied since, here or by another process."""
+        self._pending_since: dict[TopicPartition, int] = {}
         self._waits_since = _NEVER
         """When the shares began to wait for one whose position cannot be read."""
 
@@ -167,6 +170,7 @@ class Shares:
             if self._settings.follow and again <= now and share in self.owned:
                 self.pending.add(share)
         self.pending = {each for each in self.pending if each in self.sources}
+        self._pending_since = {each: self._pending_since.get(each, now) for each in self.pending}
         if self.pending and self._admitting is None:
             self._admitting = supervision.once(
                 self._admit(sorted(self.pending)), "copy-positions", expected=(HapaxError,))
@@ -320,6 +324,11 @@ class Shares:
         if found is None:
             found = self.counts[share] = PartitionCount(self._metrics, self.sources[share])
         return found
+
+    def waiting(self) -> set[TopicPartition]:
+        """Shares whose positions are to be read, and could not be for a while. Their lag is not known."""
+        long_ago = self._clients.reading.now() - _WAITING_MS
+        return {share for share, since in self._pending_since.items() if share in self.pending and since <= long_ago}
 
     def lags(self) -> Iterable[tuple[TopicPartition, int, float]]:
         """Partition of the source, its lag in offsets, and in seconds."""

@@ -11,6 +11,7 @@ from uuid import UUID
 from hapax.client.coordination import OffsetAndMetadata
 from hapax.client.offsets import PartitionOffsets
 from hapax.copy.metrics import CopyCounts
+from hapax.copy.report import topic_reports
 from hapax.copy.settings import CopySettings
 from hapax.copy.shares import Shares
 from hapax.core.copy.position import Position
@@ -25,13 +26,14 @@ class World:
 
     def __init__(self) -> None:
         self.committed_offset = 100
+        self.now_ms = 0
         self.answers = asyncio.Event()
         self.asked = asyncio.Event()
         self.began: list[int] = []
         self.readings: dict[TopicPartition, Any] = {}
         group = SimpleNamespace(committed=self._committed, pause=lambda *_: None, seek=lambda *_: None)
         reading = SimpleNamespace(
-            existing=self._existing, follow=lambda _: None, cluster_id="", now=lambda: 0,
+            existing=self._existing, follow=lambda _: None, cluster_id="", now=lambda: self.now_ms,
             options={"default.api.timeout.ms": 1000})
         clients: Any = SimpleNamespace(group=group, reading=reading, source=SimpleNamespace(
             partition_offsets=self._partition_offsets))
@@ -87,3 +89,23 @@ async def test_a_position_is_read_again_after_a_transaction_without_an_outcome()
     world.answers.set()
     await world.admitted()
     assert world.began == [200]
+
+
+async def test_a_share_whose_position_is_not_known_for_long_is_told_of() -> None:
+    """A copy that copies nothing must not look like one that has nothing to copy."""
+    world = World()
+    world.shares.assigned([SHARE])
+    world.shares.admit_soon()
+    await world.asked.wait()
+    assert told(world) == [("", "")]
+    world.now_ms = 10_000
+    assert told(world) == [("waiting", "t-0: its position is not known yet; the copier's log says why")]
+    world.answers.set()
+    await world.admitted()
+    assert told(world) == [("", "")]
+
+
+def told(world: World) -> list[tuple[str, str]]:
+    topics: Any = SimpleNamespace(troubles={})
+    settings = CopySettings(source={}, target={}, topics="t")
+    return [(each["kind"], each["error"]) for each in topic_reports(settings, world.shares, topics)]
