@@ -85,7 +85,7 @@ class SameDatabase:
 
 
 class PostgreSQL:
-    """The bookings are in PostgreSQL, as transactions that PREPARE TRANSACTION keeps for whoever knows their names."""
+    """The bookings in PostgreSQL. PREPARE TRANSACTION keeps each under a name, by which any session can commit it."""
 
     def __init__(self, url: str, job: str) -> None:
         import psycopg

@@ -49,7 +49,7 @@ async def write(bootstrap: str, topic: str, count: int, partition: int = 0, *, f
 
 
 async def copied(bootstrap: str, topic: str, count: int, partition: int = 0) -> None:
-    """Waits until the copy of a partition has had so many offsets at least."""
+    """Waits until the log of the copy's partition is at least this long, in offsets."""
     where = TopicPartition(f"{PREFIX}{topic}", PartitionIndex(partition))
     async with Admin({"bootstrap.servers": bootstrap, "default.api.timeout.ms": 5000}) as admin:
 

@@ -86,7 +86,7 @@ class Writers:
         await asyncio.gather(*self._tasks)
 
     async def until(self, transactions: int) -> None:
-        """Returns when so many have committed."""
+        """Returns when at least this many transactions have committed."""
         while len(self.committed) < transactions:
             for task in self._tasks:
                 if task.done():

@@ -151,11 +151,12 @@ async def test_topics_are_opened_with_their_settings(world: World) -> None:
 
 
 async def test_a_producer_of_the_former_cluster_is_refused(world: World) -> None:
-    """One that continues in its sequence, one that begins anew under its former id, and a lease's former holder."""
+    """A producer that continues its sequence, one that restarts at sequence 0 under its old id, and the former holder of
+    a lease."""
     before = await read(world.target.bootstrap, [PLAIN])
-    anew = StartFrom(world.late.producer_id, world.late.generation)
+    restarted = StartFrom(world.late.producer_id, world.late.generation)
     leased = StartFrom(world.lease.producer_id, world.lease.generation, {FIRST: 7}, leased=True)
-    for start in (world.late, anew, leased):
+    for start in (world.late, restarted, leased):
         async with Producer({"bootstrap.servers": world.target.bootstrap}, start_from=start) as producer:
             with pytest.raises(HapaxError) as refused:
                 await producer.send_and_wait(PLAIN, b"of a zombie", partition=0)
