@@ -151,8 +151,8 @@ async def test_topics_are_opened_with_their_settings(world: World) -> None:
 
 
 async def test_a_producer_of_the_former_cluster_is_refused(world: World) -> None:
-    """A producer that continues its sequence, one that restarts at sequence 0 under its old id, and the former holder of
-    a lease."""
+    """A producer that continues its sequence, one that restarts at sequence 0 under its old id, a lease's former
+    holder."""
     before = await read(world.target.bootstrap, [PLAIN])
     restarted = StartFrom(world.late.producer_id, world.late.generation)
     leased = StartFrom(world.lease.producer_id, world.lease.generation, {FIRST: 7}, leased=True)
