@@ -11,7 +11,6 @@ _POSITION: Final = unit("core/copy/test_position.py")
 _TRANSLATE: Final = unit("core/copy/test_translate.py")
 _BATCHES: Final = unit("copy/test_batches.py")
 _SHARES: Final = unit("copy/test_shares.py")
-_TOGETHER: Final = unit("copy/test_shares_together.py")
 _COPYING: Final = sim("1009201-1009204", "--hours 0.004 --scene copying --faults-every 2")
 
 MUTANTS: Final = (
@@ -105,7 +104,7 @@ MUTANTS: Final = (
         "a copy begins to read its partitions one after another", "a transaction is whole", "copy/shares.py",
         "                begin()\n",
         "                begin()\n                await asyncio.sleep(0.2)\n",
-        (_TOGETHER, _COPYING),
+        (_SHARES, _COPYING),
     ),
     Mutant(
         "a copy continues where it was before another process had the partition", "each record once", "copy/shares.py",

@@ -31,6 +31,8 @@ from hapax.runtime import supervision
 
 log = logging.getLogger("hapax.copy")
 
+_PAUSE_S = 1.0
+"""Before positions that could not be read are read again."""
 _TOGETHER_MS: Final = 30_000
 """How long shares wait for one whose position cannot be read. Then they begin without it."""
 _NEVER: Final = -1
@@ -191,7 +193,7 @@ class Shares:
             topics = await self._clients.reading.existing({self.sources[each].topic for each in shares})
         except HapaxError as error:
             log.warning("positions could not be read, next attempt follows: %s", error)
-            await asyncio.sleep(1)
+            await asyncio.sleep(_PAUSE_S)
             return
         found: list[Callable[[], None]] = []
         waits = False
@@ -213,7 +215,7 @@ class Shares:
         elif self._waits_since == _NEVER:
             self._waits_since = now
         if waits and now - self._waits_since < _TOGETHER_MS:
-            await asyncio.sleep(1)
+            await asyncio.sleep(_PAUSE_S)
             return
         for share, begin in zip(shares, found, strict=True):
             if share in self.owned and share in self.pending:

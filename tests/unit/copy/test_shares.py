@@ -1,4 +1,4 @@
-"""A position that was read before a partition was given away is not used after it has come back."""
+"""How a copier begins to read the partitions that its group has assigned to it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from hapax.client.coordination import OffsetAndMetadata
+from hapax.client.errors import RetriableError
 from hapax.client.offsets import PartitionOffsets
+from hapax.copy import shares as module
 from hapax.copy.metrics import CopyCounts
 from hapax.copy.report import topic_reports
 from hapax.copy.settings import CopySettings
@@ -18,17 +22,19 @@ from hapax.core.copy.position import Position
 from hapax.core.copy.topics import Wanted
 from hapax.core.types import PartitionIndex, TopicPartition
 
-SHARE = TopicPartition("t", PartitionIndex(0))
+SHARE, OTHER = TopicPartition("t", PartitionIndex(0)), TopicPartition("t", PartitionIndex(1))
 
 
 class World:
-    """What the shares ask, and whose answers about the source wait for `answers`."""
+    """What the shares ask. Answers about the source wait for `answers`, of OTHER for `of_other` too."""
 
     def __init__(self) -> None:
         self.committed_offset = 100
         self.now_ms = 0
         self.answers = asyncio.Event()
         self.asked = asyncio.Event()
+        self.of_other = asyncio.Event()
+        self.other_fails = False
         self.began: list[int] = []
         self.readings: dict[TopicPartition, Any] = {}
         group = SimpleNamespace(committed=self._committed, pause=lambda *_: None, seek=lambda *_: None)
@@ -42,23 +48,33 @@ class World:
         settings = CopySettings(source={}, target={}, topics="t")
         counts = CopyCounts(lambda: (), lambda: self.shares.state())
         self.shares = Shares(settings, clients, topics, reader, None, counts, lambda: None)
-        self.shares.map([Wanted("t", "t", "", 1)])
+        self.shares.map([Wanted("t", "t", "", 2)])
 
     async def _committed(self, shares: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         position = Position(self.committed_offset, "", "t", "")
         return {each: OffsetAndMetadata(position.offset, position.metadata()) for each in shares}
 
     async def _existing(self, names: Iterable[str]) -> dict[str, Any]:
-        return {name: SimpleNamespace(partitions={0: None}, topic_id=UUID(int=0)) for name in names}
+        return {name: SimpleNamespace(partitions={0: None, 1: None}, topic_id=UUID(int=0)) for name in names}
 
     async def _partition_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
         self.asked.set()
         await self.answers.wait()
+        if OTHER in set(partitions):
+            await self.of_other.wait()
+            if self.other_fails:
+                raise RetriableError("its leader is away")
         return {each: PartitionOffsets(0, 1000, 1000) for each in partitions}
 
     def _add(self, partition: TopicPartition, offset: int, topic_id: UUID, epoch: int) -> Any:
         self.began.append(offset)
         return SimpleNamespace()
+
+    async def several_turns(self) -> None:
+        """Of the copier's loop."""
+        for _ in range(20):
+            self.shares.admit_soon()
+            await asyncio.sleep(0)
 
     async def admitted(self) -> None:
         while not self.shares.settled:
@@ -89,6 +105,39 @@ async def test_a_position_is_read_again_after_a_transaction_without_an_outcome()
     world.answers.set()
     await world.admitted()
     assert world.began == [200]
+
+
+async def test_all_shares_begin_together() -> None:
+    """A cut knows nothing of a partition that is not read yet, and would divide transactions."""
+    world = World()
+    world.shares.assigned([SHARE, OTHER])
+    world.answers.set()
+    await world.several_turns()
+    assert world.began == []
+    world.of_other.set()
+    await world.admitted()
+    assert world.began == [100, 100]
+
+
+async def test_a_share_whose_position_cannot_be_read_holds_the_others_for_a_while(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PAUSE_S", 0)
+    world = World()
+    world.other_fails = True
+    world.shares.assigned([SHARE, OTHER])
+    world.answers.set()
+    world.of_other.set()
+    await world.several_turns()
+    world.now_ms = 29_999
+    await world.several_turns()
+    assert world.began == []
+    world.now_ms = 30_000
+    await world.several_turns()
+    assert world.began == [100] and world.shares.pending == {OTHER}
+    world.other_fails = False
+    await world.admitted()
+    assert world.began == [100, 100]
 
 
 async def test_a_share_whose_position_is_not_known_for_long_is_told_of() -> None:
