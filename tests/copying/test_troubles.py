@@ -86,6 +86,20 @@ async def test_a_target_that_others_have_filled(both: LocalCluster, topic: str) 
     assert (found[f"{topic}-0"].records, found[f"{topic}-0"].trouble) == (0, "")
 
 
+async def test_a_copy_by_key_whose_positions_have_expired(both: LocalCluster, topic: str) -> None:
+    """Its records are spread over the target's partitions, which may hold others' too."""
+    await make_topic(both.bootstrap, topic, 2)
+    for partition in (0, 1):
+        await write(both.bootstrap, topic, 3, partition)
+    assert {each.records for each in (await copy_once(both.bootstrap, topic, by_key=True)).values()} == {3}
+    group = f"hapax-copy.{topic}"
+    async with Admin({"bootstrap.servers": both.bootstrap}) as admin:
+        await admin.delete_group_offsets(group, list(await admin.committed_offsets(group)))
+    found = await copy_once(both.bootstrap, topic, by_key=True)
+    assert all("already holds" in each.trouble for each in found.values()), found
+    assert sum(len(each) for each in (await read_all(both.bootstrap, PREFIX + topic)).values()) == 6
+
+
 async def test_a_batch_that_the_target_refuses_stops_its_partition_alone(both: LocalCluster, topic: str) -> None:
     large, small = f"{topic}.large", f"{topic}.small"
     for name in (large, small):

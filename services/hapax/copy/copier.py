@@ -22,6 +22,7 @@ from hapax.client.environment import ClientPorts, RealPorts
 from hapax.client.errors import FatalError, FencedError, HapaxError, RetriableError
 from hapax.client.records import DeliveryReport
 from hapax.client.settings import known_to
+from hapax.codec.records import encode_records
 from hapax.copy.batches import MERGED_BYTES, Held, by_key, merged
 from hapax.copy.clients import Clients
 from hapax.copy.groups import GroupPositions
@@ -401,6 +402,8 @@ class Copier:
                     f"the records from offset {reading.position} of the source on cannot be decoded: {refusal}",
                     code=ErrorCode.CORRUPT_MESSAGE)) from refusal
             after[share] = held[-1].header.next_offset, held[-1].header.leader_epoch
+        for share in self._shares.unmarked.intersection(load.sizes):
+            load.batches.append((share, encode_records([(self._ports.clock.now_ms(), None, b"", ())]), 1))
         positions = {}
         for share in (*after, *unclaimed):
             reading = readings[share]
@@ -418,6 +421,7 @@ class Copier:
             groups.copied(runs)
         self.metrics.transactions.value += 1
         self._shares.unclaimed.difference_update(positions)
+        self._shares.unmarked.difference_update(load.sizes)
         for share, (records, size) in load.sizes.items():
             self._shares.count(share).add(records, size)
         for share, (offset, epoch) in after.items():

@@ -61,6 +61,8 @@ class Shares:
         """Owned shares whose positions are to be read."""
         self.troubles: dict[TopicPartition, tuple[Trouble, int]] = {}
         """Of owned shares that are not copied, with the time of the next attempt."""
+        self.unmarked: set[TopicPartition] = set()
+        """By key: shares whose partition on the target does not say yet that records were copied."""
         self.unclaimed: set[TopicPartition] = set()
         """Shares that are read and have no committed position."""
         self.sources: dict[TopicPartition, TopicPartition] = {}
@@ -151,6 +153,7 @@ class Shares:
         self.pending.discard(share)
         self.troubles.pop(share, None)
         self.unclaimed.discard(share)
+        self.unmarked.discard(share)
         if self._groups is not None:
             self._groups.forget(share)
         source = self.sources.get(share)
@@ -165,6 +168,7 @@ class Shares:
                 self._reader.drop(source)
                 self.pending.add(share)
         self.unclaimed.clear()
+        self.unmarked.clear()
 
     def admit_soon(self) -> None:
         now = self._clients.reading.now()
@@ -231,19 +235,24 @@ class Shares:
                 Kind.GONE, f"{name_of(source)}: the source does not have it any more. What was copied stays in the"
                 " target; if the topic is made again, delete it in the target to copy the new one"))
         offsets = (await self._clients.source.partition_offsets([source]))[source]
+        held = 0  # read only where it is used
+        if committed is None or self._settings.by_key:
+            held = (await self._clients.target.partition_offsets([share]))[share].high_watermark
         if committed is None:
-            trouble = await self._unused(share, name_of(source))
+            trouble = self._unused(share, name_of(source), held)
             offset, epoch = offsets.first, NO_EPOCH
         else:
             offset = committed.offset
             epoch, trouble = await self._judged(share, committed, topic, offsets)
         if self._groups is not None and trouble is None:
             await self._groups.load(share)
-        return partial(self._begin, share, offset, epoch, trouble, topic, offsets, unused=committed is None)
+        return partial(
+            self._begin, share, offset, epoch, trouble, topic, offsets, unused=committed is None,
+            unmarked=self._settings.by_key and held == 0)
 
     def _begin(
         self, share: TopicPartition, offset: int, epoch: int, trouble: Trouble | None, topic: Topic,
-        offsets: PartitionOffsets, *, unused: bool,
+        offsets: PartitionOffsets, *, unused: bool, unmarked: bool,
     ) -> None:
         """`offset`, `epoch`: of the position. `unused`: none is committed."""
         if trouble is not None and trouble.go_on_at > offset and self._settings.skip_lost:
@@ -257,6 +266,8 @@ class Shares:
         self.troubles.pop(share, None)
         if unused:
             self.unclaimed.add(share)
+        if unmarked:
+            self.unmarked.add(share)
         reading = self._reader.add(self.sources[share], offset, topic.topic_id, epoch)
         reading.caught_up_ms = self._clients.reading.now()
         self.count(share).position = offset
@@ -299,18 +310,17 @@ class Shares:
                 self.put_in_trouble(share, trouble)
         return True
 
-    async def _unused(self, share: TopicPartition, name: str) -> Trouble | None:
-        """A partition of the target without a position must hold nothing: who knows what of the source it has."""
-        if self._settings.into_existing or self._settings.by_key:
+    def _unused(self, share: TopicPartition, name: str, end: int) -> Trouble | None:
+        """A partition of the target without a position must hold nothing: who knows what of the source it has. `end`:
+        where it ends. With by_key it is one that holds nothing but a mark, which is written with the first records."""
+        if self._settings.into_existing or end == 0:
             return None
-        end = (await self._clients.target.partition_offsets([share]))[share].high_watermark
-        if end == 0:
-            return None
+        what = f"topic {share.topic!r} and the copied topic" if self._settings.by_key else "the topic"
         return Trouble(
             Kind.NOT_EMPTY,
             f"{name}: {name_of(share)} on the target already holds offsets up to {end}, and group"
             f" {self._settings.group!r} has no position for it: it was not filled by this copy, or its position was"
-            " deleted or has expired. Copying would double what it has. Delete the topic on the target, choose another"
+            f" deleted or has expired. Copying would double what it has. Delete {what} on the target, choose another"
             " --prefix, or give --into-existing to copy everything behind what is there")
 
     def put_in_trouble(self, share: TopicPartition, trouble: Trouble) -> None:
