@@ -34,7 +34,7 @@ from hapax.copy.settings import CopySettings
 from hapax.copy.shares import Shares, name_of
 from hapax.copy.topics import Topics
 from hapax.copy.writer import Batch, Refused, Stopped, Writer
-from hapax.core.copy.cut import Lane, cut
+from hapax.core.copy.cut import Lane, cut, split
 from hapax.core.copy.position import Kind, Position, Trouble
 from hapax.core.copy.translate import Run
 from hapax.core.errors import ErrorCode, Refusal
@@ -372,11 +372,9 @@ class Copier:
         full = [each for each in readings.values() if each.held and self._reader.is_full(each)]
         if not full or now - self._progress_ms < _STUCK_MS:
             return
-        writer = max(full, key=lambda each: each.bytes).lane.split_first()
+        writer = split([each.lane for each in readings.values()], max(full, key=lambda each: each.bytes).lane)
         if writer is None:
             return
-        for each in readings.values():
-            each.lane.split(writer)
         self.metrics.split.value += 1
         log.warning(
             "a transaction of the source (producer id %d, epoch %d) is larger than %d bytes can hold together with what"

@@ -157,22 +157,6 @@ class Lane:
             each for each in self._parts
             if not each.aborted and not each.split and each.last >= self.taken and not (self.ended and each.open)]
 
-    def split_first(self) -> Writer | None:
-        """Gives up on keeping together the transaction at the beginning of the buffer. Returns its writer; None: the
-        buffer does not begin with a transaction."""
-        for part in self._parts:
-            if part.first == self.taken and not part.split and not part.aborted:
-                part.split = True
-                return part.writer
-        return None
-
-    def split(self, writer: Writer) -> None:
-        """Gives up on keeping together the first transaction of this writer."""
-        for part in self._parts:
-            if part.writer == writer and not part.aborted and not part.split:
-                part.split = True
-                return
-
     @property
     def count(self) -> int:
         return self.taken + len(self.pieces)
@@ -205,6 +189,18 @@ def cut(
             left_out += _not_vouched_for(closed, lanes.values(), now_ms, slack_ms, quiet_ms)
         _leave_out(left_out, limits, of_lane, whole)
     return {key: limits[id(lane)] - lane.taken for key, lane in lanes.items()}
+
+
+def split(lanes: Iterable[Lane], lane: Lane) -> Writer | None:
+    """Gives up on keeping together the transaction at the beginning of `lane`, one of `lanes`. Returns its writer;
+    None: the lane does not begin with a transaction."""
+    first = next((part for part in lane.parts() if part.first == lane.taken), None)
+    if first is None:
+        return None
+    of_writer = [part for each in lanes for part in each.parts() if part.writer == first.writer]
+    for part in next(group for group in _told_apart(of_writer) if first in group):
+        part.split = True
+    return first.writer
 
 
 def _told_apart(parts: list[Part]) -> list[list[Part]]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapax.core.copy.cut import QUIET_MS, SLACK_MS, Lane, Piece, cut
+from hapax.core.copy.cut import QUIET_MS, SLACK_MS, Lane, Piece, cut, split
 
 NOW = 1_000_000
 Read = Sequence[tuple[str, int] | str]
@@ -118,12 +118,22 @@ def test_a_partition_that_cannot_be_read_holds_nothing_back() -> None:
 def test_a_transaction_that_is_split() -> None:
     lanes = {"a": lane([("data", 1), "plain"]), "b": lane([("data", 1), ("commit", 1)])}
     assert taken(lanes) == {"a": 0, "b": 0}
-    assert lanes["a"].split_first() == (1, 0)
-    lanes["b"].split((1, 0))
+    assert split(lanes.values(), lanes["a"]) == (1, 0)
     assert taken(lanes) == {"a": 2, "b": 2}
     lanes["a"].take(1)
     lanes["a"].push(Piece(2, 3, (1, 0)), 2, NOW)
     assert taken(lanes) == {"a": 2, "b": 2}
+
+
+def test_the_next_transaction_of_the_same_producer_is_not_split_too() -> None:
+    """A producer of version 1 keeps its epoch."""
+    lanes = {"a": Lane(0), "b": Lane(0)}
+    for offset, time_ms in ((0, 1_000), (2, 9_000)):
+        for name, each in lanes.items():
+            each.push(Piece(offset, offset + 1, (1, 0)), 1, NOW)
+            each.push(Piece(offset + 1, offset + 2, (1, 0), True, time_ms + (name == "b")), 1, NOW)
+    assert split(lanes.values(), lanes["a"]) == (1, 0)
+    assert [[part.marked_ms for part in each.parts()] for each in lanes.values()] == [[9_000], [9_001]]
 
 
 def test_transactions_of_one_epoch_are_told_apart_by_their_markers_times() -> None:
