@@ -76,7 +76,8 @@ def _held(data: bytearray, aborted: Iterable[tuple[int, int]], start: int) -> It
     if len(data) > _MAGIC_AT and data[_MAGIC_AT] != CURRENT_MAGIC and _is_whole(data):
         yield _of_other_format(data, start)
         return
-    for position, header in iterate_batches(data):
+    batches = iterate_batches(data)
+    for position, header in batches:
         if header.magic != CURRENT_MAGIC:
             yield _of_other_format(data, header.base_offset)
             return
@@ -85,7 +86,7 @@ def _held(data: bytearray, aborted: Iterable[tuple[int, int]], start: int) -> It
         except Refusal as refusal:
             offset = max(header.base_offset, start)
             following = header.next_offset if header.base_offset >= start and header.last_offset_delta >= 0 else -1
-            yield Damage(offset, following, refusal.reason, refusal.code)
+            yield Damage(offset, _next_sound(data, batches, offset, following), refusal.reason, refusal.code)
             return
         if header.last_offset < start:
             continue
@@ -106,6 +107,16 @@ def _held(data: bytearray, aborted: Iterable[tuple[int, int]], start: int) -> It
         piece = Piece(header.base_offset, header.next_offset, writer if header.is_transactional else None)
         hidden = is_aborted or header.record_count == 0
         yield Held(piece, header, None if hidden else view[position : position + header.size])
+
+
+def _next_sound(data: bytearray, batches: Iterator[tuple[int, BatchHeader]], offset: int, otherwise: int) -> int:
+    """Where the batch after a damaged one begins. What the damaged one says of its length in offsets may be the damage."""
+    try:
+        position, header = next(batches)
+        check_batch(data, header, position)
+    except (StopIteration, Refusal):
+        return otherwise
+    return header.base_offset if header.base_offset > offset else -1
 
 
 def _is_whole(data: bytearray) -> bool:

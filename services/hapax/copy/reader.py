@@ -304,6 +304,8 @@ class Reader:
             if held:
                 reading.read_epoch = held[-1].header.leader_epoch
             if damage is not None:
+                if damage.following > told.high_watermark:
+                    damage = damage._replace(following=-1)
                 self._end(reading, _trouble(reading.name, damage))
             if held:
                 self._backoff = Backoff(self._cluster.options, self._cluster.ports)

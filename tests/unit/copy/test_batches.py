@@ -104,6 +104,14 @@ def test_what_is_before_a_damaged_batch_is_kept() -> None:
     assert (damage.offset, damage.following, damage.code) == (3, 6, ErrorCode.CORRUPT_MESSAGE)
 
 
+def test_what_a_damaged_batch_says_of_its_offsets_is_not_believed() -> None:
+    damaged = batch(3)
+    struct.pack_into(">i", damaged, 23, 1_000)  # lastOffsetDelta
+    _, _, damage = parse(batch(0) + damaged + batch(6), (), 0)
+    assert damage is not None
+    assert (damage.offset, damage.following) == (3, 6)
+
+
 def test_a_length_that_is_damaged_leads_nowhere() -> None:
     damaged = batch(3)
     struct.pack_into(">i", damaged, 8, 3)
