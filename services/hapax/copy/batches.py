@@ -110,7 +110,7 @@ def _held(data: bytearray, aborted: Iterable[tuple[int, int]], start: int) -> It
 
 
 def _next_sound(data: bytearray, batches: Iterator[tuple[int, BatchHeader]], offset: int, otherwise: int) -> int:
-    """Where the batch after a damaged one begins. What the damaged one says of its length in offsets may be the damage."""
+    """Where the batch after a damaged one begins. The offsets that the damaged one names may be the damage."""
     try:
         position, header = next(batches)
         check_batch(data, header, position)
