@@ -99,6 +99,8 @@ class Reader:
         self.read_bytes = 0
         self._nodes = NodeFetches(cluster.options)
         self._fetches: dict[int, asyncio.Task[None]] = {}
+        self._questions: dict[str, asyncio.Task[None]] = {}
+        """Topics of which the source is asked whether they are still there."""
         self._backoff = Backoff(cluster.options, cluster.ports)
         self._due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -109,7 +111,7 @@ class Reader:
 
     async def close(self) -> None:
         self._closed = True
-        await supervision.end(self._task, *self._fetches.values())
+        await supervision.end(self._task, *self._fetches.values(), *self._questions.values())
         await self._nodes.close()
 
     # --- what is read ---------------------------------------------------------------------------------------------
@@ -179,6 +181,7 @@ class Reader:
             leader = self._cluster.leader(reading.partition)
             if leader is None or leader.node_id < 0:
                 self._later(reading)
+                self._ask_for(reading.partition.topic)
             elif leader.node_id not in self._fetches:
                 due.setdefault(leader.node_id, []).append(reading)
         for node_id, readings in due.items():
@@ -318,12 +321,34 @@ class Reader:
         self._cluster.refresh_soon()
         self._later(reading)
         if code in _MADE_AGAIN:
-            reading.range_unclear = reading.lane.ended = True
+            self._ask_for(reading.partition.topic)
         elif code == ErrorCode.CORRUPT_MESSAGE:
             self._end(reading, damaged(reading.name, reading.next_fetch, -1, "the broker cannot read it"))
         elif not is_retriable(code):
             self._end(reading, Trouble(
                 Kind.SOURCE_REFUSES, str(from_code(code, f"reading {reading.name} from the source"))))
+
+    def _ask_for(self, topic: str) -> None:
+        """Whether it was deleted, or made again. A broker that has just started may say so falsely, and a partition
+        that has ended holds no other one's transactions back."""
+        if topic in self._questions or self._closed:
+            return
+        task = self._questions[topic] = supervision.once(
+            self._look_for(topic), "copy-topic", expected=(HapaxError,))
+        task.add_done_callback(partial(self._looked_for, topic))
+
+    def _looked_for(self, topic: str, done: asyncio.Task[None]) -> None:
+        del self._questions[topic]
+        self._news()
+
+    async def _look_for(self, topic: str) -> None:
+        found = (await self._cluster.existing([topic])).get(topic)
+        for reading in self.readings.values():
+            if reading.partition.topic == topic and (
+                found is None or reading.partition.partition not in found.partitions
+                or found.topic_id != reading.topic_id
+            ):
+                reading.range_unclear = reading.lane.ended = True
 
     def _end(self, reading: Reading, trouble: Trouble) -> None:
         reading.trouble, reading.lane.ended = trouble, True

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from hapax.codec.batch import patch_prefix
 from hapax.codec.records import encode_records
 from hapax.copy import reader as module
 from hapax.copy.reader import Reader, Reading
+from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 
 PARTITION = TopicPartition("t", PartitionIndex(0))
@@ -27,12 +29,14 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.epoch, self.epoch_end = 4, -1
+        self.code, self.topics = 0, dict[str, Any]()
+        self.asked = 0
         self.data = b""
         self.fetched: list[int] = []
         options = consumer_options({"bootstrap.servers": "127.0.0.1:1"})
         cluster: Any = SimpleNamespace(
             options=options, ports=RealPorts(), now=lambda: 1000, refresh_soon=lambda: None, peer=self._peer,
-            leader=lambda _: Leader(0, self.epoch))
+            leader=lambda _: Leader(0, self.epoch), existing=self._existing)
         self.reader = Reader(cluster, 1 << 20, lambda: None)
         monkeypatch.setattr(self.reader._nodes, "fetch", self._fetch)
         monkeypatch.setattr(module, "epoch_ends", self._ends)
@@ -50,9 +54,13 @@ class World:
     async def _fetch(self, node_id: int, peer: object, fetch: NodeFetch) -> Answer:
         self.fetched.append(fetch.wanted[PARTITION][0])
         told = SimpleNamespace(
-            error_code=0, log_start_offset=0, high_watermark=200, last_stable_offset=200, records=self.data,
+            error_code=self.code, log_start_offset=0, high_watermark=200, last_stable_offset=200, records=self.data,
             aborted_transactions=None)
         return Answer(0, [(PARTITION, told)])
+
+    async def _existing(self, names: Iterable[str]) -> dict[str, Any]:
+        self.asked += 1
+        return {name: self.topics[name] for name in names if name in self.topics}
 
     async def fetch(self) -> None:
         await self.reader._fetch(0, [self.reading])
@@ -78,3 +86,21 @@ async def test_a_new_leader_is_asked_whether_it_has_what_was_read(
     assert world.reading.range_unclear is doubted
     assert world.fetched == ([100] if doubted else [100, 110])
     assert world.reading.next_fetch == (110 if doubted else 120)
+
+
+@pytest.mark.parametrize(("topic", "doubted"), [
+    (None, True), (SimpleNamespace(partitions={0: None}, topic_id=uuid.UUID(int=7)), True),
+    (SimpleNamespace(partitions={}, topic_id=uuid.UUID(int=0)), True),
+    (SimpleNamespace(partitions={0: None}, topic_id=uuid.UUID(int=0)), False),
+])  # fmt: skip
+async def test_a_topic_is_gone_only_if_the_source_says_so_when_asked(
+    monkeypatch: pytest.MonkeyPatch, topic: Any, doubted: bool
+) -> None:
+    """A broker that has just started may not know of it yet. A lane that ended holds no other lane's transactions."""
+    world = World(monkeypatch)
+    world.code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    world.topics = {} if topic is None else {"t": topic}
+    await world.fetch()
+    assert not world.reading.lane.ended
+    await asyncio.gather(*world.reader._questions.values())
+    assert (world.asked, world.reading.lane.ended, world.reading.range_unclear) == (1, doubted, doubted)
