@@ -61,6 +61,24 @@ MUTANTS = (
         STEPS,
     ),
     Mutant(
+        "a commit of another partition ends the count of a record's refusals", ORIGIN, MACHINE,
+        "            for place in map(_place, self._records):\n",
+        "            for place in list(self._refusals):\n",
+        STEPS,
+    ),
+    Mutant(
+        "a record whose results were refused is processed again amid others", ORIGIN, MACHINE,
+        "(at for at in range(self._called, len(self._records)) if _place(self._records[at]) in self._condemned)",
+        "iter(())",
+        STEPS,
+    ),
+    Mutant(
+        "a cancellation in the function is no failed attempt", ORIGIN, "client/processor.py",
+        "                if task is None or task.cancelling():\n",
+        "                if True:\n",
+        (unit("client/test_processor.py"),),
+    ),
+    Mutant(
         "a stop waits for further attempts of the function", ORIGIN, MACHINE,
         "        between_attempts = self._phase is _Phase.CALLING and self._attempts > 0\n",
         "        between_attempts = False\n",

@@ -156,8 +156,9 @@ class ProcessMachine:
         """Failed calls for the first record without a result."""
         self._condemned: dict[tuple[str, int, int], Failed] = {}
         """Records (topic, partition, offset) whose results the cluster has refused. They become dead letters."""
-        self._refusals = 0
-        """How often, in a row, the cluster has refused the results of a single record."""
+        self._refusals: dict[tuple[str, int, int], int] = {}
+        """How often the cluster has refused the results of a record that was alone in its transaction. Of records that
+        are not committed yet: transactions of other partitions may come in between."""
         self._opened_at = self._calling_since = 0
         self._worked_ms = 0
         """How long the function took for the batch."""
@@ -194,9 +195,9 @@ class ProcessMachine:
             self._phase = _Phase.CALLING
             self._calling_since = now
         if self._phase is _Phase.CALLING:
-            self._bury_condemned()
+            end = self._bury_condemned()
             if self._called < len(self._records):
-                return Call(self._records[self._called : self._called + 1 if self._one_by_one else None])
+                return Call(self._records[self._called : self._called + 1 if self._one_by_one else end])
             self._phase = _Phase.WRITING
             self._worked_ms = now - self._calling_since
         if self._phase is _Phase.WRITING:
@@ -261,7 +262,9 @@ class ProcessMachine:
         for partition in partitions:
             if self._first.pop(partition, None) is not None:
                 self._records = [r for r in self._records if (r.topic, r.partition) != partition]
-        self._condemned = {k: v for k, v in self._condemned.items() if k[:2] not in set(partitions)}
+        gone = set(partitions)
+        self._condemned = {k: v for k, v in self._condemned.items() if k[:2] not in gone}
+        self._refusals = {k: v for k, v in self._refusals.items() if k[:2] not in gone}
 
     def called(self, count: int, outputs: Iterable[NewRecord], failed: Failed | None, now: Millis) -> None:
         """The function has returned these results for the first `count` records of the call, and has raised for the
@@ -291,9 +294,12 @@ class ProcessMachine:
 
     def committed(self) -> Done:
         done = Done(len(self._records), len(self._outputs), self._dead)
-        self.aborts = self._troubles = self._refusals = 0
+        self.aborts = self._troubles = 0
         self._deadline = None
-        self._condemned.clear()
+        if self._refusals:
+            for place in map(_place, self._records):
+                self._refusals.pop(place, None)
+                self._condemned.pop(place, None)
         self._limit = min(2 * self._limit, self._rules.batch_records)
         self._forget()
         return done
@@ -349,22 +355,27 @@ class ProcessMachine:
 
     def _refused(self, error: HapaxError) -> HapaxError | None:
         """The cluster refuses what came of a single record. Returns the error that ends the processor."""
-        record = self._records[0]
-        place = record.topic, record.partition, record.offset
-        self._refusals += 1
-        if self._refusals < self._rules.attempts:
+        place = _place(self._records[0])
+        refusals = self._refusals[place] = self._refusals.get(place, 0) + 1
+        if refusals < self._rules.attempts:
             return None
         if self._rules.dead_letters is None or place in self._condemned:
             return error
-        self._condemned[place] = Failed(error, False, self._refusals)
+        self._condemned[place] = Failed(error, False, refusals)
         return None
 
-    def _bury_condemned(self) -> None:
-        if self._condemned and self._called < len(self._records):
-            record = self._records[self._called]
-            failed = self._condemned.get((record.topic, record.partition, record.offset))
-            if failed is not None:
-                self._bury(failed)
+    def _bury_condemned(self) -> int:
+        """Returns the end of the records that the function may be called with."""
+        if not self._condemned:
+            return len(self._records)
+        while self._called < len(self._records):
+            failed = self._condemned.get(_place(self._records[self._called]))
+            if failed is None:
+                break
+            self._bury(failed)
+        return next(
+            (at for at in range(self._called, len(self._records)) if _place(self._records[at]) in self._condemned),
+            len(self._records))
 
     def _bury(self, failed: Failed) -> None:
         """Gives the first record without a result a dead letter as its result."""
@@ -383,6 +394,10 @@ class ProcessMachine:
 
     def _pause(self, failures: int, now: Millis) -> None:
         self._pause_until = now + min(self._rules.pause_ms << min(failures - 1, 20), self._rules.pause_max_ms)
+
+
+def _place(record: Record) -> tuple[str, int, int]:
+    return record.topic, record.partition, record.offset
 
 
 def _out_of_time(what: str, error: HapaxError) -> RetriableError:

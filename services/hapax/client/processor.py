@@ -394,6 +394,15 @@ def asynchronous_caller(
                     outputs += [each async for each in found]
                 else:
                     add_results(found, outputs)
+            except asyncio.CancelledError as cancelled:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # Something that the function waited for was cancelled, not this call.
+                del outputs[kept:]
+                error = RuntimeError("the function was cancelled by itself")
+                error.__cause__ = cancelled
+                return Called(done, outputs, Failed(error, False))
             except Exception as error:
                 del outputs[kept:]
                 return Called(done, outputs, Failed(error, isinstance(error, poison)))

@@ -333,6 +333,51 @@ def test_a_record_whose_result_is_refused_is_found_by_halves_and_becomes_a_dead_
     assert transactions < 15
 
 
+def test_a_refused_record_becomes_a_dead_letter_although_other_partitions_go_on() -> None:
+    """After a commit, the partition that went back has to look up its position, so others may always come first."""
+    shell = Shell(dead_letters="dead", attempts=2, batch_records=2)
+    for turn in range(20):
+        shell.collect(*records(5))
+        shell.machine.next(shell.now)
+        if isinstance(shell.next(), Call):
+            shell.call()
+        outputs = shell.write().outputs
+        if outputs[0].topic == "dead":
+            assert [record.offset for record, _ in shell.commit().dead] == [5]
+            break
+        shell.fail(Kind.REFUSED, TOO_LARGE)
+        assert shell.abort() == {part(): 5}
+        shell.collect(*records(turn, partition=1))
+        shell.call()
+        shell.write()
+        shell.commit()
+    else:
+        pytest.fail("the record keeps its partition back for ever")
+    shell.collect(*records(5, partition=1))  # another record of that offset
+    shell.call()
+
+
+def test_condemned_records_amid_others_are_not_processed_again() -> None:
+    shell = Shell(dead_letters="dead", attempts=1, batch_records=4, whole_batches=True)
+    for offset in (6, 7):
+        for _ in range(3):
+            shell.collect(*records(offset))
+            if isinstance(shell.next(), Call):
+                shell.call()
+                shell.write()
+                shell.fail(Kind.REFUSED, TOO_LARGE)
+                shell.abort()
+                break
+    shell.machine.collected(records(5, 6, 7, 8), shell.now)
+    shell.now = Millis(shell.now + 100)
+    assert shell.next() == Call(records(5))
+    shell.call()
+    assert shell.next() == Call(records(8))
+    shell.call()
+    assert [each.topic for each in shell.write().outputs] == ["out", "dead", "dead", "out"]
+    assert len(shell.commit().dead) == 2
+
+
 def test_a_refused_result_without_dead_letters_ends_the_processor() -> None:
     shell = Shell(attempts=2)
     for _ in range(2):
