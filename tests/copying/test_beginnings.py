@@ -28,7 +28,7 @@ async def test_a_partition_that_is_not_read_yet_holds_its_transactions_together(
             await producer.send(topic, f"{topic}:0:2:{partition}".encode(), partition=partition)
     copier = Copier(settings_of(both.bootstrap, topic, follow=True))
     source, asked, second = copier._clients.source, asyncio.Event(), asyncio.Event()
-    ask = source.partition_offsets
+    ask = source.listed_offsets
 
     async def slowly(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
         wanted = list(partitions)
@@ -37,7 +37,7 @@ async def test_a_partition_that_is_not_read_yet_holds_its_transactions_together(
             await second.wait()
         return await ask(wanted)
 
-    monkeypatch.setattr(source, "partition_offsets", slowly)
+    monkeypatch.setattr(source, "listed_offsets", slowly)
     running = asyncio.create_task(copier.run())
     rounds = 0
 

@@ -53,10 +53,18 @@ class OffsetAdmin(Connected):
             return await self._described_offsets(wanted)
         except NotHapaxError:  # or an older version, which does not have this call
             pass
+        return await self.listed_offsets(wanted)
+
+    async def listed_offsets(
+        self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, PartitionOffsets]:
+        """As `partition_offsets`, by the Kafka protocol alone: also of a Hapax cluster whose nodes' calls over gRPC
+        cannot be reached from here. `timeout_ms`: instead of default.api.timeout.ms. Raises HapaxError."""
+        wanted, limit = list(partitions), self._timeout if timeout_ms is None else timeout_ms
         first, stable, high = await asyncio.gather(
-            self.list_offsets(dict.fromkeys(wanted, EARLIEST)),
-            self.list_offsets(dict.fromkeys(wanted, LATEST), committed=True),
-            self.list_offsets(dict.fromkeys(wanted, LATEST)))
+            list_offsets(self._cluster, limit, dict.fromkeys(wanted, EARLIEST), committed=False),
+            list_offsets(self._cluster, limit, dict.fromkeys(wanted, LATEST), committed=True),
+            list_offsets(self._cluster, limit, dict.fromkeys(wanted, LATEST), committed=False))
         return {each: PartitionOffsets(first[each][0], stable[each][0], high[each][0]) for each in wanted}
 
     async def _described_offsets(self, wanted: list[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:

@@ -221,7 +221,7 @@ class Copier:
         self._shares.map(wanted)
         if not self._settings.follow:
             sources = self._shares.sources
-            offsets = await self._clients.source.partition_offsets(sources.values())
+            offsets = await self._clients.source.listed_offsets(sources.values())
             self._ends = {share: offsets[source].high_watermark for share, source in sources.items()}
 
     async def _discover_for_ever(self) -> None:

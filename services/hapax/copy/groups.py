@@ -73,7 +73,7 @@ class GroupPositions:
         transaction hides a part of it: without that part, positions would be translated to later records."""
         runs, key = Runs(), _key(share)
         partition = self.partition_of(share)
-        offsets = (await self._target.partition_offsets([partition]))[partition]
+        offsets = (await self._target.listed_offsets([partition]))[partition]
         offset, attempts = offsets.first, 0
         while offset < offsets.high_watermark:
             fetched = await self._reader.fetch(partition, offset)

@@ -234,10 +234,10 @@ class Shares:
             return partial(self.put_in_trouble, share, Trouble(
                 Kind.GONE, f"{name_of(source)}: the source does not have it any more. What was copied stays in the"
                 " target; if the topic is made again, delete it in the target to copy the new one"))
-        offsets = (await self._clients.source.partition_offsets([source]))[source]
+        offsets = (await self._clients.source.listed_offsets([source]))[source]
         held = 0  # read only where it is used
         if committed is None or self._settings.by_key:
-            held = (await self._clients.target.partition_offsets([share]))[share].high_watermark
+            held = (await self._clients.target.listed_offsets([share]))[share].high_watermark
         if committed is None:
             trouble = self._unused(share, name_of(source), held)
             offset, epoch = offsets.first, NO_EPOCH
@@ -304,7 +304,7 @@ class Shares:
             topic = topics.get(source.topic)
             if topic is None or source.partition not in topic.partitions:
                 continue  # it is gone, and everything of it was copied
-            offsets = (await self._clients.source.partition_offsets([source]))[source]
+            offsets = (await self._clients.source.listed_offsets([source]))[source]
             _, trouble = await self._judged(share, committed[share], topic, offsets)
             if trouble is not None and trouble.kind is not Kind.LOST:
                 self.put_in_trouble(share, trouble)

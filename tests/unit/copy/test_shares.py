@@ -42,7 +42,7 @@ class World:
             existing=self._existing, follow=lambda _: None, cluster_id="", now=lambda: self.now_ms,
             options={"default.api.timeout.ms": 1000})
         clients: Any = SimpleNamespace(group=group, reading=reading, source=SimpleNamespace(
-            partition_offsets=self._partition_offsets))
+            listed_offsets=self._listed_offsets))
         reader: Any = SimpleNamespace(add=self._add, drop=lambda _: None, readings=self.readings, bytes=0)
         topics: Any = SimpleNamespace(share_topic=lambda wanted: wanted.target)
         settings = CopySettings(source={}, target={}, topics="t")
@@ -57,7 +57,7 @@ class World:
     async def _existing(self, names: Iterable[str]) -> dict[str, Any]:
         return {name: SimpleNamespace(partitions={0: None, 1: None}, topic_id=UUID(int=0)) for name in names}
 
-    async def _partition_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
+    async def _listed_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
         self.asked.set()
         await self.answers.wait()
         if OTHER in set(partitions):
