@@ -9,7 +9,7 @@
     python -m hapax_kube demo FLIGHTS    Spark on Kubernetes: counts this many flights once while pods are deleted
     python -m hapax_kube upgrade         upgrades a release of the first phase to this one under load
     python -m hapax_kube test [WORDS]    runs tests/kubernetes_nodes; WORDS are arguments of pytest. Uses the cluster of
-                                         KUBECONFIG if that is set, or starts one
+                                         KUBECONFIG if that is set, or starts two and gives each half of the files
 
 Exit codes: 0 done, 1 a start or a test failed, 3 no cluster is running (down, enter), 4 not possible on this computer.
 """
@@ -31,6 +31,7 @@ from hapax.local.folder import alive, start_time
 from hapax_kube import former
 from hapax_kube.api import KubeApi
 from hapax_kube.binaries import ROOT, NoKubernetes, build, cache
+from hapax_kube.halves import SECONDS, halves
 from hapax_kube.images import DEMO_IMAGES, USUAL, build_images
 from hapax_kube.world import install_missing, run_in_world, why_not
 
@@ -117,15 +118,42 @@ def down() -> int:
 
 def test(words: list[str]) -> int:
     SKIPPED.unlink(missing_ok=True)
-    tests = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words]
-    if not any(Path(word.partition("::")[0]).exists() for word in words if not word.startswith("-")):
-        tests.append(str(TESTS))
+    named = [word for word in words if not word.startswith("-") and Path(word.partition("::")[0]).exists()]
+    pytest = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *(each for each in words if each not in named)]
     if os.environ.get("KUBECONFIG"):
-        return subprocess.run(tests, check=False, env={**os.environ, "HAPAX_KUBE_EXTERNAL": "1"}).returncode
+        return subprocess.run([*pytest, *(named or [str(TESTS)])], check=False,
+                              env={**os.environ, "HAPAX_KUBE_EXTERNAL": "1"}).returncode
     _possible()
     build()
     build_images(*DEMO_IMAGES)  # here, because a world has no way out
-    return run_in_world(tests, os.environ)
+    files = named or [str(each) for each in sorted(TESTS.glob("test_*.py"))]
+    parts = halves(files, SECONDS) if len(files) > 1 and all(Path(each).is_file() for each in files) else (files,)
+    return _side_by_side([[*pytest, *part] for part in parts])
+
+
+def _side_by_side(commands: list[list[str]]) -> int:
+    """Runs each command in a world of its own: for the most part tests wait for pods. The first one's output is shown
+    as it comes, the others' afterwards. Returns the highest exit code."""
+    (ROOT / "build").mkdir(exist_ok=True)
+    others = []
+    for number, command in enumerate(commands[1:], 2):
+        log = open(ROOT / "build" / f"kube-test-{number}.log", "w+")  # noqa: SIM115 - it outlives the loop
+        others.append((log, subprocess.Popen(
+            [sys.executable, "-m", "hapax_kube.world", *command], stdout=log, stderr=subprocess.STDOUT,
+            env={**os.environ, "HAPAX_KUBE_FIGURES": f"kube-test-{number}.json"})))
+    codes = []
+    try:
+        codes.append(run_in_world(commands[0], os.environ))
+    finally:
+        for log, process in others:
+            if not codes:  # the first one was ended from outside
+                process.terminate()
+            codes.append(process.wait())
+            log.seek(0)
+            sys.stdout.write(log.read())
+            log.close()
+        sys.stdout.flush()
+    return max(codes)
 
 
 def bench(kills: int) -> int:

@@ -3,6 +3,8 @@
 `run_in_world(command)` runs the command in a sandbox and cleans up however it ends. The kernel ends every process of
 the sandbox with its first one, and removes mounts and links; this module removes cgroups and the folder. If the process
 that keeps a sandbox was killed, the next run removes what is left.
+
+    python -m hapax_kube.world COMMAND   runs a command in a sandbox
 """
 
 from __future__ import annotations
@@ -167,3 +169,7 @@ def _clean(folder: Path) -> None:
         time.sleep(0.1)
     remove_cgroup(name)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(run_in_world(sys.argv[1:], os.environ))

@@ -1,0 +1,30 @@
+"""Which tests of tests/kubernetes_nodes run beside which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+SECONDS: Final = {
+    "test_operations.py": 230, "test_secure_install.py": 150, "test_spark.py": 90, "test_upgrade.py": 80,
+    "test_brokers.py": 60, "test_failover.py": 60, "test_etcd_size.py": 50, "test_etcd_snapshot.py": 50,
+    "test_volumes.py": 42, "test_racks.py": 35, "test_ownership.py": 15, "test_install.py": 5,
+}  # fmt: skip
+"""What each file took, alone, without the installation that all its tests use."""
+_UNKNOWN: Final = 60
+
+
+def halves(files: Iterable[str], seconds: Mapping[str, int]) -> tuple[list[str], list[str]]:
+    """Two lists that take about the same time: the longest files first, each where less is."""
+    found: tuple[list[str], list[str]] = [], []
+    sums = [0, 0]
+
+    def of(file: str) -> int:
+        return seconds.get(Path(file).name, _UNKNOWN)
+
+    for file in sorted(files, key=lambda each: (-of(each), each)):
+        less = sums.index(min(sums))
+        found[less].append(file)
+        sums[less] += of(file)
+    return found
