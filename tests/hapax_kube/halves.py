@@ -16,15 +16,18 @@ _UNKNOWN: Final = 60
 
 
 def halves(files: Iterable[str], seconds: Mapping[str, int]) -> tuple[list[str], list[str]]:
-    """Two lists that take about the same time: the longest files first, each where less is."""
+    """Two lists that take about the same time, each in the given order."""
+    given = list(files)
     found: tuple[list[str], list[str]] = [], []
     sums = [0, 0]
 
     def of(file: str) -> int:
         return seconds.get(Path(file).name, _UNKNOWN)
 
-    for file in sorted(files, key=lambda each: (-of(each), each)):
+    for file in sorted(given, key=lambda each: (-of(each), each)):
         less = sums.index(min(sums))
         found[less].append(file)
         sums[less] += of(file)
+    for half in found:
+        half.sort(key=given.index)
     return found

@@ -96,9 +96,9 @@ except HapaxError as error:
 
 
 @pytest.fixture(scope="module")
-def closed(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
-    """The defaults, with images that the machines have and as few pods as possible. The API server refuses pods that
-    are not as restricted as its strictest standard wants."""
+def closed(release: Release, tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+    """A second release, which uses the first one's definitions: the defaults, with images that the machines have and as
+    few pods as possible. The API server refuses pods that are not as restricted as its strictest standard wants."""
     given: dict[str, Any] = yaml.safe_load(VALUES.read_text())
     for name in ("security", "external", "admin"):
         given.pop(name, None)
@@ -121,23 +121,17 @@ def closed(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     given["users"] = {"tokenIssuer": told["issuer"]}
     values = tmp_path_factory.mktemp("closed") / "values.yaml"
     values.write_text(yaml.safe_dump(given))
-    crds = [str(each) for each in sorted((ROOT / "charts" / "hapax" / "files" / "crds").glob("*.yaml"))]
-    own = [] if "users.hapax.dev" in tools.kubectl("get", "crds", "-o", "name") else crds
-    if own:  # without the tests that install the other release
-        tools.kubectl("apply", "--server-side", *(word for each in own for word in ("-f", each)))
     tools.kubectl("create", "namespace", NAMESPACE)
     tools.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
-    release = Release(tools, NAMESPACE, values)
+    second = Release(tools, NAMESPACE, values)
     try:
-        tools.helm("install", release.name, str(ROOT / "charts" / "hapax"), "--namespace", NAMESPACE,
+        tools.helm("install", second.name, str(ROOT / "charts" / "hapax"), "--namespace", NAMESPACE,
                    "--values", str(values))
-        give_addresses(release)
-        release.wait_ready()
-        yield release
+        give_addresses(second)
+        second.wait_ready()
+        yield second
     finally:
-        release.uninstall(wait=bool(own))
-        if own:
-            tools.kubectl("delete", *(word for each in own for word in ("-f", each)), timeout_s=180)
+        second.uninstall(wait=False)
 
 
 def give_addresses(release: Release) -> dict[str, str]:

@@ -14,7 +14,7 @@ def test_each_file_is_in_one_half() -> None:
 
 
 def test_the_longest_are_apart() -> None:
-    assert halves(["a", "b", "c"], {"a": 1, "b": 5, "c": 3}) == (["b"], ["c", "a"])
+    assert halves(["a", "b", "c"], {"a": 1, "b": 5, "c": 3}) == (["b"], ["a", "c"])
 
 
 def test_the_times_are_of_files_that_exist() -> None:
