@@ -377,6 +377,21 @@ async def test_a_watch_soon_leaves_a_member_that_stands_still(shared_etcd: EtcdP
         await store.close()
 
 
+async def test_a_watch_whose_channel_is_closed_is_lost_and_its_task_not_cancelled(shared_etcd: EtcdProcess) -> None:
+    """The task that follows the store would take it for its own end, and its service would stop."""
+    store = EtcdStore([shared_etcd.endpoint], timeout_s=5)
+    watch = store.watch(PREFIX, await put(store, "a"))
+    await anext(watch)
+    waiting = asyncio.ensure_future(anext(watch))
+    await asyncio.sleep(0)  # it waits for the next event now
+    (endpoint,) = store._endpoints
+    assert endpoint is not None
+    await endpoint.channel.close(None)
+    with pytest.raises(MetadataUnavailable, match="its call was cancelled"):
+        await waiting
+    await store.close()
+
+
 @pytest.fixture
 async def members(shared_etcd: EtcdProcess, tmp_path: Path) -> AsyncIterator[list[EtcdProcess]]:
     """Three members of one etcd; the first one leads."""

@@ -260,6 +260,11 @@ class EtcdStore:
         except TimeoutError as error:
             self._turn_from(endpoint)
             raise MetadataUnavailable(f"watch of {prefix}: not created in {self._timeout_s} s") from error
+        except asyncio.CancelledError as error:
+            if supervision.is_asked_to_end():
+                raise
+            # gRPC says of a call that ended with its channel that it was cancelled, as if this task was.
+            raise MetadataUnavailable(f"watch of {prefix}: its call was cancelled") from error
         finally:
             call.cancel()
 

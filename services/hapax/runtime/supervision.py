@@ -140,5 +140,11 @@ def _was_asked_to_end(task: asyncio.Task[Any], error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and task.cancelling() > 0
 
 
+def is_asked_to_end() -> bool:
+    """Whether somebody has cancelled the present task. Without that, a CancelledError tells of something awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def _full(name: str, detail: object) -> str:
     return f"{name}-{detail}" if detail != "" else name
