@@ -113,6 +113,12 @@ MUTANTS: Final = (
         (_SHARES,),
     ),
     Mutant(
+        "a leader that does not answer holds all partitions of a copy", "copies go on", "copy/shares.py",
+        "asyncio.timeout(_LOOK_UP_S)",
+        "asyncio.timeout(None)",
+        (_SHARES,),
+    ),
+    Mutant(
         "a copy's positions move though its transaction failed", "each record once", "copy/copier.py",
         "        self._shares.read_positions_again()\n",
         "        self._shares.unclaimed.clear()\n",

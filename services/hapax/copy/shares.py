@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from hapax.client.coordination import OffsetAndMetadata
-from hapax.client.errors import HapaxError, RetriableError
+from hapax.client.errors import HapaxError, RetriableError, from_code
 from hapax.client.metadata import Topic
 from hapax.client.offsets import PartitionOffsets
 from hapax.copy.clients import Clients
@@ -26,6 +26,7 @@ from hapax.copy.settings import CopySettings
 from hapax.copy.topics import Topics
 from hapax.core.copy.position import NO_EPOCH, Kind, Position, Source, Trouble, judge
 from hapax.core.copy.topics import Wanted
+from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.runtime import supervision
 
@@ -35,6 +36,13 @@ _PAUSE_S = 1.0
 """Before positions that could not be read are read again."""
 _TOGETHER_MS: Final = 30_000
 """How long shares wait for one whose position cannot be read. Then they begin without it."""
+_LOOK_UP_S: Final = 10.0
+"""Longest wait for the answers about a share. A leader that does not answer must not hold the others for longer."""
+_LOOK_UPS: Final = 256
+"""Shares that are looked up at the same time. It bounds the memory, and is more than a leader that has just died has of
+a copy: each of its shares takes a place until it is given up."""
+_LOADS: Final = 4
+"""Shares for which the copy's own topic is read at the same time."""
 _NEVER: Final = -1
 _WAITING_MS: Final = 10_000
 """Time after which people are told of a share whose position could not be read."""
@@ -75,6 +83,7 @@ class Shares:
         self._pending_since: dict[TopicPartition, int] = {}
         self._waits_since = _NEVER
         """When the shares began to wait for one whose position cannot be read."""
+        self._loads = asyncio.Semaphore(_LOADS)
 
     async def close(self) -> None:
         await supervision.end(self._admitting)
@@ -191,7 +200,7 @@ class Shares:
 
         All of them begin together: a cut knows nothing of a partition that is not read yet, and would divide the
         transactions that have written to it too."""
-        tenures = {share: self._tenures[share] for share in shares}
+        tenures, began = {share: self._tenures[share] for share in shares}, self._clients.reading.now()
         try:
             committed = await self._clients.group.committed(shares)
             topics = await self._clients.reading.existing({self.sources[each].topic for each in shares})
@@ -199,53 +208,63 @@ class Shares:
             log.warning("positions could not be read, next attempt follows: %s", error)
             await asyncio.sleep(_PAUSE_S)
             return
-        found: list[Callable[[], None]] = []
-        waits = False
-        for share in shares:
-            try:
-                found.append(await self._look_up(share, committed.get(share), topics.get(self.sources[share].topic)))
-            except RetriableError as error:
-                log.warning("%s: the position could not be read, next attempt follows: %s", name_of(share), error)
-                found.append(lambda: None)
-                waits = True
-            except HapaxError as error:
-                found.append(partial(self.put_in_trouble, share, Trouble(
-                    Kind.SOURCE_REFUSES, f"{name_of(self.sources[share])}: {error}")))
+        places = asyncio.Semaphore(_LOOK_UPS)
+
+        async def beginning(share: TopicPartition) -> Callable[[], None] | None:
+            """None: it is not known yet."""
+            async with places:
+                try:
+                    return await self._look_up(share, committed.get(share), topics.get(self.sources[share].topic))
+                except (RetriableError, TimeoutError) as error:
+                    log.warning(
+                        "%s: the position could not be read, next attempt follows: %s", name_of(share),
+                        f"no answer for {_LOOK_UP_S:g} s" if isinstance(error, TimeoutError) else error)
+                    return None
+                except HapaxError as error:
+                    return partial(self.put_in_trouble, share, Trouble(
+                        Kind.SOURCE_REFUSES, f"{name_of(self.sources[share])}: {error}"))
+
+        found = await asyncio.gather(*map(beginning, shares))
         if any(self._tenures[share] != tenure for share, tenure in tenures.items()):
             return  # another process may have had a share meanwhile, and have moved its position
-        now = self._clients.reading.now()
+        waits = None in found
         if not waits:
             self._waits_since = _NEVER
         elif self._waits_since == _NEVER:
-            self._waits_since = now
-        if waits and now - self._waits_since < _TOGETHER_MS:
+            self._waits_since = began
+        if not waits or self._clients.reading.now() - self._waits_since >= _TOGETHER_MS:
+            for share, begin in zip(shares, found, strict=True):
+                if begin is not None and share in self.owned and share in self.pending:
+                    begin()
+        if waits:
+            self._news()  # the others begin now
             await asyncio.sleep(_PAUSE_S)
-            return
-        for share, begin in zip(shares, found, strict=True):
-            if share in self.owned and share in self.pending:
-                begin()
 
     async def _look_up(
         self, share: TopicPartition, committed: OffsetAndMetadata | None, topic: Topic | None
     ) -> Callable[[], None]:
-        """Returns what begins to read the share's partition, or puts it in trouble. Raises HapaxError."""
+        """Returns what begins to read the share's partition, or puts it in trouble. Raises HapaxError, TimeoutError."""
         source = self.sources[share]
         if topic is None or source.partition not in topic.partitions:
             return partial(self.put_in_trouble, share, Trouble(
                 Kind.GONE, f"{name_of(source)}: the source does not have it any more. What was copied stays in the"
                 " target; if the topic is made again, delete it in the target to copy the new one"))
-        offsets = (await self._clients.source.listed_offsets([source]))[source]
-        held = 0  # read only where it is used
-        if committed is None or self._settings.by_key:
-            held = (await self._clients.target.listed_offsets([share]))[share].high_watermark
-        if committed is None:
-            trouble = self._unused(share, name_of(source), held)
-            offset, epoch = offsets.first, NO_EPOCH
-        else:
-            offset = committed.offset
-            epoch, trouble = await self._judged(share, committed, topic, offsets)
+        if topic.partitions[source.partition].node_id < 0:
+            raise from_code(ErrorCode.LEADER_NOT_AVAILABLE, f"{name_of(source)} in the source")
+        async with asyncio.timeout(_LOOK_UP_S):
+            offsets = (await self._clients.source.listed_offsets([source]))[source]
+            held = 0  # read only where it is used
+            if committed is None or self._settings.by_key:
+                held = (await self._clients.target.listed_offsets([share]))[share].high_watermark
+            if committed is None:
+                trouble = self._unused(share, name_of(source), held)
+                offset, epoch = offsets.first, NO_EPOCH
+            else:
+                offset = committed.offset
+                epoch, trouble = await self._judged(share, committed, topic, offsets)
         if self._groups is not None and trouble is None:
-            await self._groups.load(share)
+            async with self._loads:
+                await self._groups.load(share)
         return partial(
             self._begin, share, offset, epoch, trouble, topic, offsets, unused=committed is None,
             unmarked=self._settings.by_key and held == 0)

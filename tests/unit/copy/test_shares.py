@@ -12,6 +12,7 @@ import pytest
 
 from hapax.client.coordination import OffsetAndMetadata
 from hapax.client.errors import RetriableError
+from hapax.client.metadata import Leader
 from hapax.client.offsets import PartitionOffsets
 from hapax.copy import shares as module
 from hapax.copy.metrics import CopyCounts
@@ -35,6 +36,9 @@ class World:
         self.asked = asyncio.Event()
         self.of_other = asyncio.Event()
         self.other_fails = False
+        self.asked_about: list[TopicPartition] = []
+        self.leaders = {0: Leader(0, 0), 1: Leader(1, 0)}
+        self.first_begins = asyncio.Event()
         self.began: list[int] = []
         self.readings: dict[TopicPartition, Any] = {}
         group = SimpleNamespace(committed=self._committed, pause=lambda *_: None, seek=lambda *_: None)
@@ -55,9 +59,10 @@ class World:
         return {each: OffsetAndMetadata(position.offset, position.metadata()) for each in shares}
 
     async def _existing(self, names: Iterable[str]) -> dict[str, Any]:
-        return {name: SimpleNamespace(partitions={0: None, 1: None}, topic_id=UUID(int=0)) for name in names}
+        return {name: SimpleNamespace(partitions=self.leaders, topic_id=UUID(int=0)) for name in names}
 
     async def _listed_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
+        self.asked_about += partitions
         self.asked.set()
         await self.answers.wait()
         if OTHER in set(partitions):
@@ -68,6 +73,7 @@ class World:
 
     def _add(self, partition: TopicPartition, offset: int, topic_id: UUID, epoch: int) -> Any:
         self.began.append(offset)
+        self.first_begins.set()
         return SimpleNamespace()
 
     async def several_turns(self) -> None:
@@ -138,6 +144,35 @@ async def test_a_share_whose_position_cannot_be_read_holds_the_others_for_a_whil
     world.other_fails = False
     await world.admitted()
     assert world.began == [100, 100]
+
+
+async def test_leaders_that_do_not_answer_cost_one_wait_and_not_one_after_another(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred partitions of a broker that is down would hold all the others for an hour and a half."""
+    monkeypatch.setattr(module, "_LOOK_UP_S", 0.01)
+    world = World()
+    world.shares.assigned([SHARE, OTHER])
+    world.shares.admit_soon()
+    await world.asked.wait()
+    assert sorted(world.asked_about) == [SHARE, OTHER]
+    world.now_ms = 30_000
+    world.answers.set()
+    async with asyncio.timeout(5):
+        await world.first_begins.wait()
+    assert world.began == [100] and world.shares.pending == {OTHER}
+    await world.shares.close()
+
+
+async def test_a_partition_that_has_no_leader_costs_no_wait() -> None:
+    world = World()
+    world.leaders[1] = Leader(-1, 0)
+    world.answers.set()
+    world.shares.assigned([SHARE, OTHER])
+    world.shares.admit_soon()
+    await world.asked.wait()
+    assert world.asked_about == [SHARE]
+    await world.shares.close()
 
 
 async def test_a_share_whose_position_is_not_known_for_long_is_told_of() -> None:
