@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from hashlib import sha256
 from typing import Any, Final
@@ -15,6 +16,12 @@ from hapax.core.backup.manifest import FORMAT, LeasePart, Manifest, PartitionPar
 FOLDER: Final = "manifests/"
 RUNNING: Final = "running/"
 OBJECTS: Final = "objects/"
+_NAME: Final = re.compile(r"(\d{13}-[0-9a-f]{8})\.json")
+
+
+def running(backup: str) -> str:
+    """The name of what says that a backup is being taken."""
+    return f"{RUNNING}{backup}.json"
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -83,6 +90,11 @@ def read(store: Store, backup: str) -> Manifest:
 
 
 def listed(store: Store) -> list[str]:
-    """The ids of the backups, oldest first. An id begins with its time."""
-    names = [name.removeprefix(FOLDER).removesuffix(".json") for name in store.list(FOLDER)]
-    return sorted(names)
+    """The ids of the backups, oldest first. An id begins with its time. Other files are not looked at."""
+    found = (_NAME.fullmatch(name.removeprefix(FOLDER)) for name in store.list(FOLDER))
+    return sorted(each[1] for each in found if each is not None)
+
+
+def time_of(backup: str) -> int:
+    """Milliseconds since 1970. Later backups at one place have later times, even where the clock went back."""
+    return int(backup.partition("-")[0])

@@ -5,11 +5,15 @@ An object is written whole or not at all, and never changed.
 
 from __future__ import annotations
 
+import errno
 import os
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 
 from hapax.backup.errors import BackupError
+
+_CREATIONS: Final = 10
 
 
 class Store(Protocol):
@@ -57,10 +61,9 @@ class FolderStore:
 
     def put(self, name: str, content: bytes) -> None:
         path = self._folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
         written = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
         try:
-            with written.open("wb") as file:
+            with self._created(written) as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -73,6 +76,13 @@ class FolderStore:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+    def _created(self, path: Path) -> BinaryIO:
+        for _ in range(_CREATIONS):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):  # another backup has removed the folder, because it was empty
+                return path.open("wb")
+        return path.open("wb")
 
     def get(self, name: str) -> bytes:
         return (self._folder / name).read_bytes()
@@ -87,9 +97,16 @@ class FolderStore:
         path = self._folder / name
         path.unlink(missing_ok=True)
         for parent in path.parents:
-            if parent == self._folder or any(parent.iterdir()):
+            if parent == self._folder:
                 break
-            parent.rmdir()
+            try:
+                parent.rmdir()
+            except FileNotFoundError:
+                continue  # another backup has removed it
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+                break
 
 
 class FsspecStore:

@@ -40,14 +40,12 @@ OBJECT_BYTES: Final = 16 << 20
 """An object holds about this much, and so does each partition that is being read."""
 AT_ONCE: Final = 4
 """Partitions that are read at the same time."""
-_RECENT_MS: Final = 3_600_000
-"""An id whose last record is older than this has decided nothing while the backup was taken, however the nodes' clocks
-differ."""
 _MARKERS_WITHIN_S: Final = 60.0
 _POLL_S: Final = 0.05
 _GONE: Final = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _ABANDONED_MS: Final = 86_400_000
-"""A backup that began this long ago and has no manifest is not running any more."""
+"""A backup that has not said for this long that it runs, and has no manifest, does not run any more."""
+_SAID_AGAIN_MS: Final = 600_000
 
 
 class Taken(NamedTuple):
@@ -88,20 +86,26 @@ class BackupTaker:
         self._randbytes = randbytes
         self._progress = progress
         self._uploaded = 0
+        self._running: dict[str, str] = {}
+        self._said_ms = 0
 
     async def take(self, keep: int = 0) -> Taken:
         """`keep`: removes all but this many of the newest backups afterwards; 0: none. Raises BackupError, HapaxError,
         OSError."""
         began = self._now_ms()
-        backup = f"{began:013d}-{self._randbytes(4).hex()}"
+        there = await asyncio.to_thread(manifests.listed, self._store)
+        # Backups are ordered by the time in their ids. The clock may have gone back since the last one.
+        time_ms = max([began, *(manifests.time_of(each) + 1 for each in there[-1:])])
+        backup = f"{time_ms:013d}-{self._randbytes(4).hex()}"
         try:
             base = await self._base(backup, began)
             manifest = await self._read(backup, began, base)
+            await self._check_running()
             await self._put(f"{manifests.FOLDER}{backup}.json", manifests.encode(manifest))
             if refused := await self._cluster.note_backup(backup, restored=False):
                 self._progress(f"the cluster has no event of this backup: {refused}")
         finally:
-            await asyncio.to_thread(self._store.delete, f"{manifests.RUNNING}{backup}.json")
+            await asyncio.to_thread(self._store.delete, manifests.running(backup))
         removed = await expire(self._store, keep, self._now_ms()) if keep else ()
         return Taken(manifest, self._uploaded, tuple(removed))
 
@@ -111,8 +115,8 @@ class BackupTaker:
         while True:
             there = [each for each in await asyncio.to_thread(manifests.listed, self._store) if each not in skipped]
             newest = there[-1] if there else ""
-            running = {"backup": backup, "base": newest, "began_ms": began}
-            await self._put(f"{manifests.RUNNING}{backup}.json", json.dumps(running).encode())
+            self._running = {"backup": backup, "base": newest}
+            await self._say_running()
             if not newest:
                 return None
             try:
@@ -127,14 +131,30 @@ class BackupTaker:
                     "give each cluster a place of its own", self._store.address)
             return base
 
+    async def _say_running(self) -> None:
+        self._said_ms = self._now_ms()
+        running = {**self._running, "began_ms": self._said_ms}
+        await self._put(manifests.running(self._running["backup"]), json.dumps(running).encode())
+
+    async def _check_running(self) -> None:
+        """Raises BackupError where another backup has taken this one for abandoned, and removed its objects."""
+        try:
+            await asyncio.to_thread(self._store.get, manifests.running(self._running["backup"]))
+        except FileNotFoundError:
+            raise BackupError("another backup has removed this one's objects, because it had uploaded nothing for a "
+                              "day: take the backup again", self._store.address) from None
+
     async def _read(self, backup: str, began: int, base: Manifest | None) -> Manifest:
         cluster = self._cluster
         kinds = await cluster.topics_by_kind()
         for topic in kinds[0]:
             await self._described(topic, internal=False)  # one that is being restored cannot be read
         leases = await self._counted_leases()
+        # First of all: a marker that is stored above one of the ends below is older than its COMPLETE record, which is
+        # therefore above these ends. So no clock has to say which ids have decided something lately.
+        at_first = await self._ends(([], [each for each in kinds[1] if each.name == TXN_STATE_TOPIC]))
         before = await self._ends(kinds)
-        shards = [name for name in before if name.topic == TXN_STATE_TOPIC]
+        shards = list(at_first)
         ids = Ids(Decided({}, {}), {}, -1)
         topics = {each.name: each for kind in kinds for each in kind}
         read: dict[TopicPartition, _Read] = {}
@@ -143,7 +163,7 @@ class BackupTaker:
         async def one(shard: TopicPartition) -> None:
             nonlocal ids
             found, part = await self._read_transactions(
-                backup, topics[shard.topic], shard, shard_ends[shard], base, began)
+                backup, topics[shard.topic], shard, shard_ends[shard], at_first[shard], base, began)
             ids = merged(ids, found)
             read[shard] = _Read(part, Scan())
 
@@ -164,7 +184,9 @@ class BackupTaker:
             [each for found in read.values() for each in found.reads])
         parts = [
             replace(read[name].part, opened=read[name].scan.opened,
-                    excluded=tuple(excluded(ids.decided, through, read[name].pieces)))
+                    excluded=tuple(
+                        each for each in excluded(ids.decided, through, read[name].pieces)
+                        if each >= read[name].part.start))
             for name in sorted(there)]
         kept = {topic.name for topic in clients} | {TXN_STATE_TOPIC, OFFSETS_TOPIC}
         described = []
@@ -201,10 +223,11 @@ class BackupTaker:
         return {name: (each.first, each.high_watermark) for name, each in found.items()}
 
     async def _read_transactions(
-        self, backup: str, topic: TopicInfo, shard: TopicPartition, ends: tuple[int, int], base: Manifest | None,
-        began: int,
+        self, backup: str, topic: TopicInfo, shard: TopicPartition, ends: tuple[int, int], at_first: int,
+        base: Manifest | None, began: int,
     ) -> tuple[Ids, PartitionPart]:
-        """The whole shard: what it says of transactional ids, and the objects of what the last backup lacks."""
+        """The whole shard: what it says of transactional ids, and the objects of what the last backup lacks.
+        `at_first`: where the shard ended when the backup began."""
         start, end = ends
         continued = await self._continued(base, topic, shard, ends, began)
         writer = _Writer(self, backup, topic, shard, continued)
@@ -220,7 +243,7 @@ class BackupTaker:
                     record = decode_transaction_record(key, value)
                     if isinstance(record, Transaction):
                         highest = max(highest, record.highest_producer_id)
-                        if record.last_update_ms >= began - _RECENT_MS or record.state not in AT_REST:
+                        if header.next_offset > at_first or record.state not in AT_REST:
                             last[record.transactional_id] = record
                         else:
                             last.pop(record.transactional_id, None)
@@ -327,6 +350,9 @@ class BackupTaker:
         return found
 
     async def upload(self, name: str, content: bytes) -> None:
+        if self._now_ms() - self._said_ms > _SAID_AGAIN_MS:
+            await self._check_running()
+            await self._say_running()
         await self._put(name, content)
         self._uploaded += len(content)
 
@@ -439,8 +465,8 @@ class _Writer:
     async def finish(self, end: int) -> PartitionPart:
         if end > self._first:
             await self._store(end)  # without a batch where compaction has removed the last ones
-        start = max(self._part.start, min(self._part.start, end))
-        return replace(self._part, start=start, end=end, ranges=tuple(self._ranges), tail=self._tail)
+        end = max(end, self._part.start)  # where more was deleted meanwhile than was to be read
+        return replace(self._part, end=end, ranges=tuple(self._ranges), tail=self._tail)
 
 
 def _count(found: _Read, header: BatchHeader, counted_to: int) -> None:
@@ -465,7 +491,7 @@ async def expire(store: Store, keep: int, now_ms: int) -> Sequence[str]:
     def work() -> Sequence[str]:
         bases = {base for _, base in _running(store, now_ms)}
         there = manifests.listed(store)
-        going = expired([(int(each.partition("-")[0]), each) for each in there], keep, frozenset(bases))
+        going = expired([(manifests.time_of(each), each) for each in there], keep, frozenset(bases))
         contents = {each: _objects_of(store, each) for each in there}
         for backup in going:
             store.delete(f"{manifests.FOLDER}{backup}.json")

@@ -40,7 +40,7 @@ async def fetch_raw(
     where = ReadReplicas("", 0) if replicas is None else replicas
     await cluster.topic(partition.topic, timeout_ms)
 
-    async def attempt() -> RawFetch:
+    async def attempt() -> RawFetch | None:
         for _ in range(_REDIRECTIONS):
             found = await _topic_id(cluster, partition.topic, topic_id)
             leader = cluster.leader(partition)
@@ -70,6 +70,9 @@ async def fetch_raw(
                 if where.prefer(partition, answer.preferred_read_replica, leader, cluster.now()):
                     continue
                 break
+            end = answer.last_stable_offset if committed else answer.high_watermark
+            if response.throttle_time_ms and not answer.records and offset < end:
+                return None  # the client's quota has left the answer empty: it says nothing of where the log ends
             aborted = tuple((each.producer_id, each.first_offset) for each in answer.aborted_transactions or ())
             return RawFetch(
                 bytes(answer.records or b""), aborted, answer.high_watermark, answer.last_stable_offset,
@@ -97,7 +100,9 @@ async def fetch_raw(
         version = peer.capabilities.pick(Message, at_most=NAMES if found.int == 0 else None, at_least=4)
         return await peer.call(message, version=version, timeout_ms=cluster.options["request.timeout.ms"])
 
-    return await cluster.within(timeout_ms, f"reading {name}", attempt)
+    while (found := await cluster.within(timeout_ms, f"reading {name}", attempt)) is None:
+        pass  # the connection's next request waits as long as the quota demands
+    return found
 
 
 async def _topic_id(cluster: ClusterClient, name: str, wanted: str) -> Any:

@@ -205,10 +205,12 @@ class History:
     ) -> AsyncIterator[tuple[memoryview, BatchHeader]]:
         assert topic_id == str(TOPICS[name.topic])
         self.on_read(name)
-        for batch in list(self.logs.get(name, [])):
-            header = read_header(batch)
-            if start < self.starts.get(name, 0):
+        for batch in [*self.logs.get(name, []), b""]:
+            if start < min(end, self.starts.get(name, 0)):
                 raise LogStartMoved(self.starts[name])
+            if not batch:
+                return
+            header = read_header(batch)
             if start < header.next_offset and header.base_offset < end:
                 yield memoryview(batch), header
                 start = header.next_offset
