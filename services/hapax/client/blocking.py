@@ -467,6 +467,7 @@ class Admin(_Client[admin.Admin]):
 
     list_offsets = _waits(admin.Admin.list_offsets)
     partition_offsets = _waits(admin.Admin.partition_offsets)
+    listed_offsets = _waits(admin.Admin.listed_offsets)
     count_records = _waits(admin.Admin.count_records)
 
     list_brokers = _waits(admin.Admin.list_brokers)
