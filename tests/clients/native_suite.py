@@ -432,7 +432,7 @@ class NativeSuite:
                 with pytest.raises(HapaxError) as told:
                     await zombie.send_and_wait(topic, b"zombie 2")
                 assert isinstance(told.value, AbortableError | FencedError)
-                with pytest.raises((FencedError, AbortableError)):
+                with pytest.raises((FencedError, AbortableError), match=r"abort\(\) raises FencedError|Stop this"):
                     await zombie.commit()
                 with pytest.raises(FencedError):
                     await zombie.abort()

@@ -14,6 +14,7 @@ from hapax.client import (
     AbortableError,
     Admin,
     CommitToken,
+    Conflict,
     FatalError,
     FencedError,
     HapaxError,
@@ -23,6 +24,7 @@ from hapax.client import (
     Producer,
     Progress,
     RetriableError,
+    TokenConflictError,
     TopicPartition,
     Winner,
     WrongState,
@@ -260,16 +262,19 @@ class TestTokens:
         async with on.producer(transactional_id=unique("x")) as producer:
             producer.begin()
             await producer.send(topic, b"first")
-            with pytest.raises(AbortableError, match="no history"):
+            with pytest.raises(TokenConflictError, match="no history") as refused:
                 await producer.commit(CommitToken("query", 3, 1))
+            assert (refused.value.conflict, refused.value.newest) == (Conflict.UNKNOWN_HISTORY, None)
             await producer.abort()
             producer.begin()
             await producer.send(topic, b"second")
             await producer.commit(CommitToken("query", 3, 1, allow_unknown_history=True))
             producer.begin()
             await producer.send(topic, b"third")
-            with pytest.raises(AbortableError, match="committed with 1 records, this replay has 2"):
+            with pytest.raises(TokenConflictError, match="committed with 1 records, this replay has 2") as refused:
                 await producer.commit(CommitToken("query", 3, 2))
+            assert refused.value.conflict is Conflict.OTHER_COUNT
+            assert refused.value.newest is not None and refused.value.newest.value == 3
             await producer.abort()
             producer.begin()
             await producer.send(topic, b"fourth")

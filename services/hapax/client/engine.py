@@ -23,7 +23,7 @@ from hapax.client.partitioner import Sticky
 from hapax.client.records import DeliveryReport, Header
 from hapax.client.sender import Sender
 from hapax.client.settings import COMPRESSION
-from hapax.client.tokens import CommitToken, TokenOutcome, end_with_token
+from hapax.client.tokens import CommitToken, TokenConflictError, TokenOutcome, end_with_token
 from hapax.core.errors import ErrorCode, error_name
 from hapax.core.partition.values import Condition
 from hapax.core.producer.error_kinds import ErrorKind
@@ -84,6 +84,8 @@ class Engine:
         """Whether `outcome` is a commit's, or else an abort's."""
         self.token: CommitToken | None = None
         """The token of the running commit."""
+        self.conflict: TokenConflictError | None = None
+        """Why the token of the open transaction's commit was refused."""
         self.metrics = Metrics()
         self.counts = ProducerCounts(self.metrics)
         self.metrics.observe(BUFFERED_BYTES, lambda: options["buffer.memory"] - self.accumulator.room_left)
@@ -126,6 +128,8 @@ class Engine:
 
     def error(self) -> HapaxError:
         """The reason why the machine refuses a call."""
+        if self.conflict is not None and self.machine.state is State.ABORTABLE_ERROR:
+            return self.conflict
         trouble = self.machine.trouble
         if trouble is None:
             return WrongState(f"not possible in state {self.machine.state.name}")
@@ -192,6 +196,8 @@ class Engine:
             if not effect.batch.in_flight:
                 self._unsettled.pop(effect.batch, None)
             doubt = effect.maybe_written
+            if effect.trouble.code == ErrorCode.OPERATION_NOT_ATTEMPTED and self.machine.options.idempotent:
+                doubt = False  # the leader looks for a former attempt before it looks at the condition (rule 21)
             error = from_trouble(effect.trouble, maybe_written=doubt, transactional=self._id is not None)
             self.settle(_content(effect.batch), error)
         elif isinstance(effect, Ended):
@@ -280,7 +286,9 @@ class Engine:
         if commit and self.token is not None:
             assert self._id is not None
             told = await end_with_token(self.cluster, self._id, self.machine, self.token)
-            if told is not None:
+            if isinstance(told, TokenConflictError):
+                self.conflict = told
+            elif told is not None:
                 self._committed = Committed(told.outcome is TokenOutcome.ALREADY_COMMITTED, told.records)
                 self.machine.ended(told.identity)
             return

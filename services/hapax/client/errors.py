@@ -287,6 +287,12 @@ def group_error(group: str, code: int, reason: str | None, instance_id: str | No
     return FatalError(text, code=code, advice=advice)
 
 
+_STALE_EPOCH: Final = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE)
+"""Answers to a former instance's records, whose transaction its successor has ended (KIP-588)."""
+_ABORT_TELLS: Final = (
+    "Abort the transaction: abort() raises FencedError if another instance has taken over; otherwise begin a new one")
+
+
 def from_trouble(trouble: Trouble, *, maybe_written: bool = False, transactional: bool = False) -> HapaxError:
     """The error for what stopped the producer machine or one of its batches."""
     code = int(trouble.code)
@@ -296,11 +302,15 @@ def from_trouble(trouble: Trouble, *, maybe_written: bool = False, transactional
     if trouble.kind is ErrorKind.FENCED:
         return FencedError(text, code=code, maybe_written=maybe_written)
     if code == ErrorCode.OPERATION_NOT_ATTEMPTED and _READ_UP_TO.search(text):
-        return ConditionFailedError(text, code=code, maybe_written=maybe_written)
+        if maybe_written:  # without idempotence, a former attempt may itself be what the condition excludes
+            return RetriableError(text, code=code, maybe_written=True, advice=(
+                "Read the partition up to there: it tells whether the records were appended"))
+        return ConditionFailedError(text, code=code)
     if code in LOGIN_REFUSALS:
         return SaslAuthenticationFailed(text, code=code, maybe_written=maybe_written)
     if trouble.kind is ErrorKind.ABORT or (transactional and trouble.kind in (ErrorKind.RETRY, ErrorKind.REFUSED)):
-        return AbortableError(text, code=code, maybe_written=maybe_written)
+        return AbortableError(
+            text, code=code, maybe_written=maybe_written, advice=_ABORT_TELLS if code in _STALE_EPOCH else None)
     if trouble.kind is ErrorKind.FATAL and code in _RETRIABLE:
         # What failed may pass, but this producer has ended: a repeated call would fail for ever.
         return FatalError(text, code=code, maybe_written=maybe_written, advice="Make a new producer")

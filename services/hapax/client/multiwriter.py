@@ -27,15 +27,7 @@ from hapax.client.environment import ClientPorts
 from hapax.client.errors import AbortableError, FencedError, WrongState, from_code
 from hapax.client.producer import Committed, Producer
 from hapax.client.settings import Settings, producer_options
-from hapax.client.tokens import (
-    CommitToken,
-    Conflict,
-    LastToken,
-    TokenConflictError,
-    TokenOutcome,
-    Work,
-    transactions_call,
-)
+from hapax.client.tokens import CommitToken, TokenOutcome, Work, conflict_in, transactions_call
 from hapax.core.errors import ErrorCode
 from hapax.core.producer.error_kinds import ErrorKind, coordinator_error_kind
 from hapax.core.producer.partition_queue import Identity, advance
@@ -270,10 +262,10 @@ class MultiWriter(Connected):
         what = f"{method} of {self._id!r}"
         if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
             self._cluster.forget_coordinator("transaction", self._id)
-        if isinstance(answer, pb.JoinTransactionResponse | pb.EndTransactionResponse) and answer.HasField("conflict"):
-            told = answer.conflict
-            newest = LastToken.decode(told.newest) if told.HasField("newest") else None
-            raise TokenConflictError(f"{what}: {reason}", code=code, conflict=Conflict(told.cause), newest=newest)
+        if isinstance(answer, pb.JoinTransactionResponse | pb.EndTransactionResponse):
+            conflict = conflict_in(answer, what)
+            if conflict is not None:
+                raise conflict
         if code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
             raise FencedError(f"{what}: {reason}", code=code)
         if coordinator_error_kind(code) is ErrorKind.ABORT:

@@ -242,6 +242,9 @@ class Producer:
         `expected` (Hapax only). Waits for the outcome: a report of each record, or ConditionFailedError, and then none
         of them was appended.
 
+        Without idempotence (`enable.idempotence=false`, `acks=1`), RetriableError with `maybe_written` where an attempt
+        had no answer: then the condition may have failed because of this very append.
+
         `expected` is the position up to which the program has read the partition, and what it decided by. None: no
         condition, but the records belong to the scope. `scope`: a name for the records that the decision depends on,
         such as an account's; b"": all of the partition. A record that was written without a scope belongs to every
@@ -324,7 +327,7 @@ class Producer:
         self._engine.pump()  # who waits for the last transaction's outcome gets it first
         with self._worded():
             self._machine.begin()
-        self._engine.failure = self._engine.outcome = None
+        self._engine.failure = self._engine.outcome = self._engine.conflict = None
 
     async def commit(self, token: CommitToken | None = None) -> Committed:
         """Sends all waiting records, then makes the whole transaction visible at once.
@@ -332,8 +335,8 @@ class Producer:
         With `token` (Hapax only) the commit is idempotent: a token that is not newer than the last one of its scope is
         answered `already`, and the records written now are aborted. A token that describes its work (`token.work`) is
         answered so only if the work is the same as the newest commit's, and is refused otherwise. Raises AbortableError
-        (abort, then begin again), RetriableError if the outcome is not known in time (call `commit()` again),
-        FencedError, FatalError.
+        (abort, then begin again), TokenConflictError (the token is refused: abort), RetriableError if the outcome is
+        not known in time (call `commit()` again), FencedError, FatalError.
         """
         engine = self._engine
         if engine.outcome is None or not engine.committing:

@@ -35,6 +35,7 @@ _SEND_BUFFER_BYTES = FrameLimits().write_high_water
 buffer.memory."""
 _FLEXIBLE = 9
 """The first version with tagged fields."""
+_NO_CONDITIONS = "conditional appends need a Hapax broker of this version or later"
 _VERSION_1 = 11
 """From the next version on, a Produce request of a transaction adds its partitions by itself (transactions version
 2)."""
@@ -167,6 +168,14 @@ class Sender:
                 self._outcomes.unsent(batch, f"topic {batch.partition.topic} is not known any more")
             if not batches:
                 return
+        if not peer.capabilities.features.get(CONDITIONS):
+            conditional = [batch for batch in batches if _content(batch).condition is not None]
+            if conditional:  # the node would ignore the condition; batches without one are not concerned
+                batches = [batch for batch in batches if batch not in conditional]
+                for batch in conditional:
+                    self._outcomes.refused(batch, ErrorCode.UNSUPPORTED_VERSION, _NO_CONDITIONS)
+                if not batches:
+                    return
         try:
             message, version, by_id = self._encode(peer, batches)
             tags = self._tags(batches, peer, version)
@@ -187,7 +196,7 @@ class Sender:
         answer.add_done_callback(lambda done: self._answered(done, batches, by_id))
 
     def _tags(self, batches: list[Batch], peer: Peer, version: int) -> dict[int, bytes] | None:
-        """Raises PeerUnsupported: the node would ignore a condition."""
+        """Raises PeerUnsupported: the request cannot carry a condition."""
         tags = {}
         if self.write_passes and version > _VERSION_1:
             for batch in batches:  # a request holds one pass
@@ -200,8 +209,8 @@ class Sender:
             if (condition := _content(batch).condition) is not None:
                 conditions[place] = condition
         if conditions:
-            if version < _FLEXIBLE or not peer.capabilities.features.get(CONDITIONS):
-                raise PeerUnsupported("conditional appends need a Hapax broker of this version or later")
+            if version < _FLEXIBLE:
+                raise PeerUnsupported(_NO_CONDITIONS)
             tags[CONDITION_TAG] = encode_conditions(conditions)
         return tags or None
 

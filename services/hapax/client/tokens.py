@@ -127,13 +127,28 @@ class LastToken(NamedTuple):
 
 
 class TokenConflictError(FatalError):
-    """A commit token was refused because of a commit in its scope, and nothing is decided. `newest`: the commit with
-    which it was compared. None: the scope has no commit."""
+    """A commit token was refused because of a commit in its scope, and nothing is decided: the transaction is still
+    open, and no attempt with this token would help. `newest`: the commit with which it was compared. None: the scope
+    has no commit."""
 
-    def __init__(self, message: str, *, code: int, conflict: Conflict, newest: LastToken | None) -> None:
-        super().__init__(message, code=code)
+    def __init__(
+        self, message: str, *, code: int, conflict: Conflict, newest: LastToken | None, advice: str | None = None
+    ) -> None:
+        super().__init__(message, code=code, advice=advice)
         self.conflict = conflict
         self.newest = newest
+
+
+def conflict_in(
+    answer: pb.JoinTransactionResponse | pb.EndTransactionResponse, what: str, advice: str | None = None
+) -> TokenConflictError | None:
+    """The conflict by which a coordinator refuses a token. None: it answers something else."""
+    if not answer.HasField("conflict"):
+        return None
+    told = answer.conflict
+    newest = LastToken.decode(told.newest) if told.HasField("newest") else None
+    return TokenConflictError(
+        f"{what}: {answer.reason}", code=answer.error, conflict=Conflict(told.cause), newest=newest, advice=advice)
 
 
 class TokenOutcome(Enum):
@@ -205,9 +220,10 @@ async def _framed(
 
 async def end_with_token(
     cluster: ClusterClient, transactional_id: str, machine: ClientProducer, token: CommitToken
-) -> Told | None:
-    """Commits with a token. None: refused for good (the machine knows). Repeats without a limit, because the call is
-    idempotent; but only for request.timeout.ms while no process that is asked knows the call."""
+) -> Told | TokenConflictError | None:
+    """Commits with a token. TokenConflictError (returned) or None: refused for good (the machine knows). Repeats
+    without a limit, because the call is idempotent; but only for request.timeout.ms while no process that is asked
+    knows the call."""
     from hapax.rpc.gen.hapax.v1 import transactions_pb2 as pb  # imported late, because only tokens need it
 
     identity = machine.identity
@@ -253,7 +269,7 @@ async def end_with_token(
                 # Nothing is decided: the token was refused, for example for another number of records or an unknown
                 # history.
                 machine.fail(Trouble(ErrorKind.ABORT, answer.error, answer.reason))
-                return None
+                return conflict_in(answer, f"commit of {transactional_id!r}", "Abort the transaction")
             if machine.coordinator_refused(answer.error, answer.reason) is not ErrorKind.RETRY:
                 return None
             cluster.forget_coordinator("transaction", transactional_id)

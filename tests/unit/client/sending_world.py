@@ -131,14 +131,13 @@ def topic_named(name: str) -> Topic:
 
 
 def producer_on(cluster: FakeCluster, **options: Any) -> Engine:
-    """Idempotent where `acks` is not 0."""
-    idempotent = cluster.options["acks"] != 0
+    idempotent = bool(cluster.options["enable.idempotence"])
     identity = Identity(ProducerId(7), ProducerEpoch(0)) if idempotent else NO_IDENTITY
     machine = ClientProducer(ProducerOptions(idempotent=idempotent, **options), identity)
     return Engine(cluster, machine, None)  # type: ignore[arg-type]
 
 
-def answer(peer: FakePeer, error: int = 0) -> None:
+def answer(peer: FakePeer, error: int = 0, reason: str | None = None) -> None:
     """The oldest request that waits: everything in it ends so."""
     waiting = peer.answers.popleft()
     Response = messages.ProduceResponse
@@ -146,6 +145,6 @@ def answer(peer: FakePeer, error: int = 0) -> None:
     waiting.set_result(Response(responses=[
         Response.TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[
             Response.TopicProduceResponse.PartitionProduceResponse(
-                index=partition.index, error_code=error, base_offset=5, log_append_time_ms=-1)
+                index=partition.index, error_code=error, base_offset=5, log_append_time_ms=-1, error_message=reason)
             for partition in topic.partition_data])
         for topic in peer.requests[index].topic_data]))

@@ -34,6 +34,12 @@ def test_each_kind_has_its_error_type(kind: ErrorKind, error_type: type[HapaxErr
     assert error.code == 10 and "MESSAGE_TOO_LARGE: why" in str(error)
 
 
+def test_a_fenced_producer_is_not_simply_told_to_begin_anew() -> None:
+    """The broker that refuses its records does not know of its successor; the coordinator does (KIP-588)."""
+    error = from_trouble(Trouble(ErrorKind.ABORT, ErrorCode.INVALID_PRODUCER_EPOCH, "epoch 0 was fenced"))
+    assert isinstance(error, AbortableError) and "abort() raises FencedError" in str(error)
+
+
 def test_a_lost_record_is_retriable_outside_a_transaction_and_abortable_inside() -> None:
     trouble = Trouble(ErrorKind.REFUSED, ErrorCode.REQUEST_TIMED_OUT, "")
     outside = from_trouble(trouble, maybe_written=True)

@@ -4,13 +4,16 @@ connection opens."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from hapax.client.errors import FatalError, HapaxError
+from hapax.client.errors import ConditionFailedError, FatalError, HapaxError, RetriableError
 from hapax.codec.records import encode_records
 from hapax.core.errors import ErrorCode
+from hapax.core.partition.values import Condition
 from hapax.core.types import PartitionIndex, TopicPartition
+from hapax.wire.conditions import FEATURE
 from hapax.wire.write_pass import WRITE_PASS_TAG
 from unit.client.sending_world import HIGH_WATER, FakeCluster, FakePeer, answer, producer_on
 
@@ -64,6 +67,41 @@ async def test_a_pass_goes_with_the_first_batches_of_its_partition() -> None:
     await other
     await later
     assert peer.tags == [{WRITE_PASS_TAG: b"a pass"}] * 2 + [None]
+    await engine.stop()
+
+
+async def test_a_node_that_knows_no_conditions_takes_the_records_without_one() -> None:
+    cluster = FakeCluster()
+    engine = producer_on(cluster)
+    plain = engine.append(TopicPartition("b", PartitionIndex(0)), 0, None, b"v", (), 100)
+    (conditional,) = engine.append_conditional(A, [(b"k", b"v", ())], 0, 100, Condition(1, 0))  # in the same request
+    await turns()
+    peer = cluster.open()
+    await turns()
+    assert peer.topics() == [["b"]]
+    answer(peer)
+    assert (await plain).offset == 5
+    with pytest.raises(FatalError, match="need a Hapax broker"):
+        await conditional
+    await engine.stop()
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+async def test_a_condition_that_an_append_without_an_answer_may_have_broken_itself(idempotent: bool) -> None:
+    """The leader recognises an idempotent batch before it looks at the condition."""
+    cluster = FakeCluster(**{"enable.idempotence": idempotent, "acks": "all"})
+    engine = producer_on(cluster)
+    peer = cluster.open()
+    peer.capabilities = replace(peer.capabilities, features={FEATURE: 1})
+    (delivery,) = engine.append_conditional(A, [(b"k", b"v", ())], 0, 100, Condition(1, 0))
+    await turns()
+    answer(peer, ErrorCode.REQUEST_TIMED_OUT)
+    async with asyncio.timeout(5):
+        await peer.sent(2)
+    answer(peer, ErrorCode.OPERATION_NOT_ATTEMPTED, "appended since offset 0: read up to offset 1")
+    with pytest.raises(ConditionFailedError if idempotent else RetriableError, match="read up to offset 1") as told:
+        await delivery
+    assert told.value.maybe_written is not idempotent
     await engine.stop()
 
 

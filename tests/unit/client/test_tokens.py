@@ -10,7 +10,16 @@ import pytest
 from hapax.client.environment import RealPorts
 from hapax.client.errors import RetriableError
 from hapax.client.settings import producer_options
-from hapax.client.tokens import CommitToken, TokenOutcome, Told, end_with_token, transactions_call
+from hapax.client.tokens import (
+    CommitToken,
+    Conflict,
+    LastToken,
+    TokenConflictError,
+    TokenOutcome,
+    Told,
+    end_with_token,
+    transactions_call,
+)
 from hapax.core.errors import ErrorCode
 from hapax.core.producer.machine import ClientProducer, ProducerOptions
 from hapax.core.producer.partition_queue import Identity
@@ -55,7 +64,7 @@ class FailingCoordinator:
         return pb.EndTransactionResponse(outcome=TokenOutcome.COMMITTED.value, producer_id=7).SerializeToString()
 
 
-async def ended(*statuses: RpcStatus) -> tuple[Told | None, ClientProducer]:
+async def ended(*statuses: RpcStatus) -> tuple[Told | TokenConflictError | None, ClientProducer]:
     machine = ClientProducer(ProducerOptions(transactional=True), Identity(ProducerId(7), ProducerEpoch(0)))
     cluster: Any = FailingCoordinator(*statuses)
     return await end_with_token(cluster, "t", machine, CommitToken("q", 1)), machine
@@ -63,12 +72,25 @@ async def ended(*statuses: RpcStatus) -> tuple[Told | None, ClientProducer]:
 
 async def test_a_commit_whose_coordinator_failed_is_repeated() -> None:
     told, _ = await ended("INTERNAL", "UNAVAILABLE", "DEADLINE_EXCEEDED", "UNKNOWN")
-    assert told is not None and told.outcome is TokenOutcome.COMMITTED
+    assert isinstance(told, Told) and told.outcome is TokenOutcome.COMMITTED
 
 
 async def test_a_commit_that_is_refused_ends_the_producer() -> None:
     told, machine = await ended("PERMISSION_DENIED")
     assert told is None and machine.state is State.FATAL_ERROR
+
+
+async def test_a_token_that_is_refused_leaves_the_transaction_open_and_says_why() -> None:
+    refusal = pb.EndTransactionResponse(
+        error=ErrorCode.INVALID_TXN_STATE, reason="older than the newest, 5",
+        conflict=pb.TokenConflict(cause=1, newest=pb.LastCommitToken(scope="q", value=5, record_count=3)))
+    cluster: Any = FramingCoordinator(frame(refusal.SerializeToString()))
+    machine = ClientProducer(ProducerOptions(transactional=True), Identity(ProducerId(7), ProducerEpoch(0)))
+    machine.begin()
+    told = await end_with_token(cluster, "t", machine, CommitToken("q", 1))
+    assert isinstance(told, TokenConflictError) and "Abort the transaction" in str(told)
+    assert told.conflict is Conflict.OLDER and told.newest == LastToken("q", 5, 3, 0)
+    assert machine.state is State.ABORTABLE_ERROR
 
 
 async def test_a_commit_whose_login_is_refused_says_so() -> None:
@@ -81,7 +103,7 @@ async def test_a_commit_whose_login_is_refused_says_so() -> None:
 async def test_a_commit_that_another_process_got_is_repeated() -> None:
     """The coordinator's pod is gone, and a broker has its address."""
     told, _ = await ended(*["UNIMPLEMENTED"] * 4, "UNAVAILABLE", *["UNIMPLEMENTED"] * 4)
-    assert told is not None and told.outcome is TokenOutcome.COMMITTED
+    assert isinstance(told, Told) and told.outcome is TokenOutcome.COMMITTED
 
 
 async def test_a_commit_that_no_process_knows_ends_the_producer() -> None:
@@ -209,4 +231,4 @@ async def test_a_frame_whose_connection_failed_is_repeated_as_a_commit_is() -> N
     cluster: Any = FramingCoordinator(PeerError("gone"), frame(committed))
     machine = ClientProducer(ProducerOptions(transactional=True), Identity(ProducerId(7), ProducerEpoch(0)))
     told = await end_with_token(cluster, "t", machine, CommitToken("q", 1))
-    assert told is not None and told.outcome is TokenOutcome.COMMITTED and len(cluster.framed) == 2
+    assert isinstance(told, Told) and told.outcome is TokenOutcome.COMMITTED and len(cluster.framed) == 2
