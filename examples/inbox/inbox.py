@@ -21,6 +21,8 @@ from hapax.client.properties import read_properties
 
 FENCED = 3
 """Exit status: another process has taken over. Do not start this one again."""
+LARGEST = 10**12
+"""Largest amount. The database's integers have 64 bits."""
 SCHEMA = (
     "create table if not exists balances (account text primary key, balance integer not null)",
     # One row for each message that took effect: where it was read, and what is answered.
@@ -31,6 +33,8 @@ SCHEMA = (
 
 def connect(path: str) -> sqlite3.Connection:
     database = sqlite3.connect(path, isolation_level=None, timeout=30)
+    # A power cut must not take back what was committed. SQLite's default does not sync the removal of its journal.
+    database.execute("pragma synchronous = extra")
     with database:
         database.execute("begin immediate")
         for statement in SCHEMA:
@@ -45,12 +49,21 @@ def handle(database: sqlite3.Connection, records: Sequence[Record]) -> list[str 
         return [handle_one(database, record) for record in records]
 
 
+def parse(request: bytes) -> tuple[str, str, int]:
+    """Whatever the topic contains: a request that this does not refuse can be stored."""
+    found = json.loads(request)
+    message_id, account, amount = str(found["id"]), str(found["account"]), int(found["amount"])
+    (message_id + account).encode()  # raises ValueError for half a surrogate pair
+    if abs(amount) > LARGEST:
+        raise ValueError(f"an amount above {LARGEST}")
+    return message_id, account, amount
+
+
 def handle_one(database: sqlite3.Connection, record: Record) -> str | None:
     place = f"{record.topic}-{record.partition}@{record.offset}"
     try:
-        request = json.loads(record.value or b"")
-        message_id, account, amount = str(request["id"]), str(request["account"]), int(request["amount"])
-    except (ValueError, KeyError, TypeError) as error:
+        message_id, account, amount = parse(record.value or b"")
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         return json.dumps({"error": f"not a request: {error!r}", "place": place})
     known = database.execute("select place, answer from inbox where message_id = ?", (message_id,)).fetchone()
     if known is not None:

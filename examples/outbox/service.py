@@ -24,6 +24,8 @@ SCHEMA = (
 
 def connect(path: str) -> sqlite3.Connection:
     database = sqlite3.connect(path, isolation_level=None, timeout=30)
+    # A power cut must not take back what was committed. SQLite's default does not sync the removal of its journal.
+    database.execute("pragma synchronous = extra")
     with database:
         database.execute("begin immediate")
         for statement in SCHEMA:

@@ -22,6 +22,8 @@ from hapax.client.properties import read_properties
 
 FENCED = 3
 """Exit status: another process has taken over. Do not start this one again."""
+LARGEST = 10**12
+"""Largest amount. The database's integers have 64 bits."""
 SCHEMA = (
     "create table if not exists readers (topic text primary key, topic_id text not null, epoch bigint not null)",
     "create table if not exists positions (topic text, part bigint, next_offset bigint, primary key (topic, part))",
@@ -111,12 +113,21 @@ def store(database: Database, topic: str, topic_id: str, epoch: int, records: Se
                 topic, part, next_offset)
 
 
+def parse(order: bytes) -> tuple[str, int]:
+    """Whatever the topic contains: an order that this does not refuse can be stored."""
+    found = json.loads(order)
+    customer, amount = str(found["customer"]), int(found["amount"])
+    customer.encode()  # raises ValueError for half a surrogate pair
+    if "\0" in customer or abs(amount) > LARGEST:
+        raise ValueError(f"a customer with a zero character, or an amount above {LARGEST}")
+    return customer, amount
+
+
 def apply(database: Database, topic_id: str, record: Record) -> None:
     """The effect of one record. One that is no order is kept aside."""
     try:
-        order = json.loads(record.value or b"")
-        customer, amount = str(order["customer"]), int(order["amount"])
-    except (ValueError, KeyError, TypeError) as error:
+        customer, amount = parse(record.value or b"")
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         database.execute(
             "insert into refused values (?, ?, ?, ?)", topic_id, record.partition, record.offset, repr(error))
         return

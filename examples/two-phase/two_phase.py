@@ -40,6 +40,8 @@ class Log:
 
     def __init__(self, path: str) -> None:
         self._database = sqlite3.connect(path, isolation_level=None, timeout=30)
+        # A power cut must not take back a decision. SQLite's default does not sync the removal of its journal.
+        self._database.execute("pragma synchronous = extra")
         for statement in (
             "create table if not exists holder (only_row integer primary key check (only_row = 1), run text)",
             "create table if not exists decisions (order_id text primary key, name text unique, prepared text unique)",
