@@ -10,6 +10,7 @@ _CUT: Final = unit("core/copy/test_cut.py")
 _POSITION: Final = unit("core/copy/test_position.py")
 _TRANSLATE: Final = unit("core/copy/test_translate.py")
 _BATCHES: Final = unit("copy/test_batches.py")
+_READER: Final = unit("copy/test_reader.py")
 _SHARES: Final = unit("copy/test_shares.py")
 _COPYING: Final = sim("1009201-1009204", "--hours 0.004 --scene copying --faults-every 2")
 
@@ -117,6 +118,12 @@ MUTANTS: Final = (
         "asyncio.timeout(_LOOK_UP_S)",
         "asyncio.timeout(None)",
         (_SHARES,),
+    ),
+    Mutant(
+        "a copy believes the first high watermark of a new leader", "a transaction is whole", "copy/reader.py",
+        "sent if partition in sure else None",
+        "sent",
+        (_READER,),
     ),
     Mutant(
         "a copy's positions move though its transaction failed", "each record once", "copy/copier.py",

@@ -7,9 +7,10 @@ a trouble, and what was read before it is copied all the same; the others are re
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -18,6 +19,7 @@ from hapax.client.backoff import Backoff
 from hapax.client.cluster import ClusterClient
 from hapax.client.errors import HapaxError, RetriableError, from_code, is_retriable
 from hapax.client.node_fetches import NodeFetch, NodeFetches
+from hapax.client.offsets import LATEST, list_offsets
 from hapax.copy.batches import Damage, Held, parse
 from hapax.copy.epochs import epoch_ends
 from hapax.core.copy.cut import Lane
@@ -66,6 +68,8 @@ class Reading:
     next_fetch: int = 0
     leader_epoch: int = -1
     """Of the leader whose log holds what was read; -1: it was not asked yet."""
+    sure_of: int | None = None
+    """Epoch of the leader whose high watermarks are believed; None: of none yet."""
     trouble: Trouble | None = None
     range_unclear: bool = False
     """`next_fetch` is not in the log. Where the log begins and ends is to be asked."""
@@ -221,6 +225,7 @@ class Reader:
                 asked[reading.partition] = reading
             if not wanted:
                 return
+            sure = await self._sure_of_ends(asked)
             sent = self.tick
             answer = await self._nodes.fetch(node_id, peer, NodeFetch(wanted, ids, self._patience(node_id, wanted), ""))
         except PeerError:
@@ -238,14 +243,30 @@ class Reader:
             named.add(partition)
             reading_ = asked.get(partition)
             if reading_ is not None and self.readings.get(partition) is reading_:
-                self._keep(reading_, told, sent)
+                self._keep(reading_, told, sent if partition in sure else None)
         for partition, reading in asked.items():
             if answer.error_code:
                 self._failed(reading, answer.error_code)
             elif partition not in named and (ends := self._nodes.ends(node_id, partition)) is not None:
                 # The answer leaves out what has not changed.
                 reading.high_watermark, reading.last_stable = ends.high_watermark, ends.last_stable_offset
-                reading.lane.seen_end(sent, ends.high_watermark)
+                if partition in sure:
+                    reading.lane.seen_end(sent, ends.high_watermark)
+
+    async def _sure_of_ends(self, asked: Mapping[TopicPartition, Reading]) -> set[TopicPartition]:
+        """Those whose leader's high watermark counts all that was committed before it led. A new leader's may be lower
+        at first. It then answers Fetch, but not ListOffsets (KIP-207), so that question tells."""
+        leaders = {each: self._cluster.leader(each) for each in asked}
+        epochs = {each: leader.epoch for each, leader in leaders.items() if leader is not None}
+        new = [each for each, epoch in epochs.items() if asked[each].sure_of != epoch]
+        if new:
+            with contextlib.suppress(HapaxError):  # Fetch says what is wrong, or all is well in a moment
+                await list_offsets(self._cluster, 0, dict.fromkeys(new, LATEST), committed=False)
+                for each in new:
+                    leader = self._cluster.leader(each)
+                    if leader is not None and leader.epoch == epochs[each]:
+                        asked[each].sure_of = leader.epoch
+        return {each for each, epoch in epochs.items() if asked[each].sure_of == epoch}
 
     async def _continued(self, readings: list[Reading]) -> list[Reading]:
         """Those whose leader's log holds what was read. A new leader may have lost some of it (an unclean election) and
@@ -284,7 +305,8 @@ class Reader:
         patience: int = self._cluster.options["fetch.max.wait.ms"]
         return patience
 
-    def _keep(self, reading: Reading, told: Any, sent: int) -> None:
+    def _keep(self, reading: Reading, told: Any, sent: int | None) -> None:
+        """`sent`: as of `Lane.seen_end`; None: the high watermark may be too low."""
         if told.error_code:
             self._failed(reading, told.error_code)
             return
@@ -312,7 +334,8 @@ class Reader:
                 self._end(reading, _trouble(reading.name, damage))
             if held:
                 self._backoff = Backoff(self._cluster.options, self._cluster.ports)
-        reading.lane.seen_end(sent, told.high_watermark)
+        if sent is not None:
+            reading.lane.seen_end(sent, told.high_watermark)
 
     def _failed(self, reading: Reading, code: int) -> None:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hapax.client.environment import RealPorts
+from hapax.client.errors import RetriableError
 from hapax.client.metadata import Leader
 from hapax.client.node_fetches import Answer, NodeFetch
 from hapax.client.settings import consumer_options
@@ -32,6 +33,7 @@ class World:
         self.code, self.topics = 0, dict[str, Any]()
         self.asked = 0
         self.data = b""
+        self.high_watermark, self.knows_end = 200, True
         self.fetched: list[int] = []
         options = consumer_options({"bootstrap.servers": "127.0.0.1:1"})
         cluster: Any = SimpleNamespace(
@@ -40,6 +42,7 @@ class World:
         self.reader = Reader(cluster, 1 << 20, lambda: None)
         monkeypatch.setattr(self.reader._nodes, "fetch", self._fetch)
         monkeypatch.setattr(module, "epoch_ends", self._ends)
+        monkeypatch.setattr(module, "list_offsets", self._list_offsets)
         self.reading: Reading = self.reader.add(PARTITION, 100, uuid.UUID(int=0), 4)
 
     async def _peer(self, node: int, purpose: str) -> None:
@@ -51,11 +54,16 @@ class World:
         assert epochs == {PARTITION: 4}
         return {PARTITION: self.epoch_end}
 
+    async def _list_offsets(self, *_: Any, committed: bool) -> dict[TopicPartition, tuple[int, int]]:
+        if not self.knows_end:
+            raise RetriableError("the end is not known yet", code=ErrorCode.OFFSET_NOT_AVAILABLE)
+        return {}  # it is not looked at
+
     async def _fetch(self, node_id: int, peer: object, fetch: NodeFetch) -> Answer:
         self.fetched.append(fetch.wanted[PARTITION][0])
         told = SimpleNamespace(
-            error_code=self.code, log_start_offset=0, high_watermark=200, last_stable_offset=200, records=self.data,
-            aborted_transactions=None)
+            error_code=self.code, log_start_offset=0, high_watermark=self.high_watermark,
+            last_stable_offset=self.high_watermark, records=self.data, aborted_transactions=None)
         return Answer(0, [(PARTITION, told)])
 
     async def _existing(self, names: Iterable[str]) -> dict[str, Any]:
@@ -86,6 +94,25 @@ async def test_a_new_leader_is_asked_whether_it_has_what_was_read(
     assert world.reading.range_unclear is doubted
     assert world.fetched == ([100] if doubted else [100, 110])
     assert world.reading.next_fetch == (110 if doubted else 120)
+
+
+async def test_the_end_that_a_new_leader_tells_is_believed_once_it_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its high watermark may be below records that were committed before it led. They may be of a transaction that
+    another partition has wholly, which would be divided."""
+    world = World(monkeypatch)
+    world.data, world.high_watermark = batch(100, 4), 110
+    world.reader.tick = 7
+    await world.fetch()
+    assert world.reading.lane.current == 7
+    world.epoch, world.data, world.knows_end = 5, b"", False
+    await world.fetch()
+    assert world.reading.lane.current == 7, "the partition may go on after 110"
+    world.knows_end = True
+    await world.fetch()
+    assert world.reading.lane.current == 9
+    world.knows_end = False
+    await world.fetch()
+    assert world.reading.lane.current == 10, "one answer is enough"
 
 
 @pytest.mark.parametrize(("topic", "doubted"), [
