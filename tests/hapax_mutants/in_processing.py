@@ -79,6 +79,24 @@ MUTANTS = (
         (unit("client/test_processor.py"),),
     ),
     Mutant(
+        "a result that cannot be written fails the transaction, not the function", ORIGIN, "client/processor.py",
+        "        outputs.append(_checked(found))\n",
+        "        outputs.append(found)\n",
+        (unit("client/test_processor.py"),),
+    ),
+    Mutant(
+        "a stop is not heard while the processor starts", ORIGIN, "client/processor.py",
+        "isinstance(self._action, Collect | Pause | None)",
+        "isinstance(self._action, Collect | Pause)",
+        (unit("client/test_processor.py"),),
+    ),
+    Mutant(
+        "the end of a stop's time between two actions is missed", ORIGIN, "client/processor.py",
+        "        if self._overdue:\n",
+        "        if False:\n",
+        (unit("client/test_processor.py"),),
+    ),
+    Mutant(
         "a stop waits for further attempts of the function", ORIGIN, MACHINE,
         "        between_attempts = self._phase is _Phase.CALLING and self._attempts > 0\n",
         "        between_attempts = False\n",

@@ -162,6 +162,37 @@ async def test_a_restarted_leader_refuses_what_it_does_not_know(cluster_factory:
     assert sum(conflicts[:2]) > 0
 
 
+async def test_appends_at_once_of_one_producer_are_refused_one_by_one(cluster: LocalCluster) -> None:
+    """Each refusal leaves a hole in the sequence of what is in flight behind it."""
+    topic = await new_topic(cluster.bootstrap)
+    async with Producer({"bootstrap.servers": cluster.bootstrap}) as producer:
+        await producer.append(topic, [(b"k", b"first")], expected=0, scope=b"taken")
+        for turn in range(2):
+            told = await asyncio.gather(*(
+                producer.append(
+                    topic, [(b"k", b"%d" % number)], expected=None if number % 3 else 0,
+                    scope=b"free" if number % 3 else b"taken")
+                for number in range(30 * turn, 30 * turn + 30)), return_exceptions=True)
+            for number, each in enumerate(told):
+                assert isinstance(each, list if number % 3 else ConditionFailedError), (number, each)
+        await producer.flush()
+    found, _ = await values(cluster.bootstrap, topic)
+    assert found == [b"first", *(b"%d" % number for number in range(60) if number % 3)]
+
+
+async def test_a_condition_that_fails_hides_no_record_that_was_lost(cluster: LocalCluster) -> None:
+    topic = f"t-{uuid.uuid4().hex[:10]}"
+    async with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
+        await admin.create_topics([NewTopic(topic, 1, config={"max.message.bytes": "2000"})])
+    async with Producer({"bootstrap.servers": cluster.bootstrap}) as producer:
+        await producer.send(topic, bytes(3000), b"k")
+        with pytest.raises(ConditionFailedError):
+            await producer.append(topic, [(b"k", b"")], expected=7, scope=b"x")
+        with pytest.raises(FatalError, match="MESSAGE_TOO_LARGE"):
+            await producer.flush()
+        await producer.flush()
+
+
 def test_the_blocking_interface(cluster: LocalCluster) -> None:
     topic = asyncio.run(new_topic(cluster.bootstrap))
     with blocking.Producer({"bootstrap.servers": cluster.bootstrap}) as producer:

@@ -251,6 +251,25 @@ async def test_a_result_that_the_topic_refuses_becomes_a_dead_letter(world: Worl
     assert dead.value == b"17" and b"MESSAGE_TOO_LARGE" in (dict(dead.headers)["hapax.dead.message"] or b"")
 
 
+async def test_a_stop_does_not_wait_for_a_function_that_hangs(world: World) -> None:
+    await world.prepare(10)
+    called = asyncio.Event()
+
+    async def hangs(record: Record) -> None:
+        called.set()
+        await asyncio.get_running_loop().create_future()
+
+    processor = world.processor(hangs, stop_timeout_ms=100)
+    running = asyncio.create_task(processor.run())
+    await called.wait()
+    processor.stop()
+    await asyncio.wait_for(running, 30)
+    processor = world.processor()
+    async with world.running(processor) as tasks:
+        await world.done(*tasks)
+    await world.check()
+
+
 async def test_what_cannot_work_is_said_at_once(world: World) -> None:
     await world.prepare(10)
     with pytest.raises(FatalError, match=r"dead letters, 'nowhere', does not exist\. Create it"):

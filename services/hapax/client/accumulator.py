@@ -105,8 +105,8 @@ class Accumulator:
             batch = None
         if batch is None:
             builder = RecordBatchBuilder(compression=self._compression, limit=self._batch_size)
+            builder.append(timestamp_ms, key, value, headers)  # raises TypeError for what is not bytes
             batch = self.open[partition] = OpenBatch(builder, now_ms)
-            builder.append(timestamp_ms, key, value, headers)
         batch.records += 1
         batch.deliveries.append(delivery)
         batch.timestamps.append(timestamp_ms)

@@ -43,8 +43,16 @@ def dead_letter(topic: str, group: str, record: Record, failed: Failed) -> NewRe
         "hapax.dead.offset": str(record.offset),
         "hapax.dead.timestamp.ms": str(record.timestamp_ms),
         "hapax.dead.error": f"{type(error).__module__}.{type(error).__qualname__}",
-        "hapax.dead.message": str(error)[:_MESSAGE_CHARACTERS],
+        "hapax.dead.message": _text(error)[:_MESSAGE_CHARACTERS],
         "hapax.dead.attempts": str(failed.attempts),
     }
     headers = [*record.headers, *((name, text.encode(errors="replace")) for name, text in said.items())]
     return NewRecord(topic, record.value, record.key, headers=headers)
+
+
+def _text(error: Exception) -> str:
+    """Of an exception whose own code may fail."""
+    try:
+        return str(error)
+    except Exception as another:
+        return f"its text cannot be made: {type(another).__name__}"

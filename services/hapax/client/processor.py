@@ -10,7 +10,7 @@ import inspect
 import logging
 import signal
 import uuid
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final, NamedTuple, Protocol
 
 from hapax.client.consumer import Consumer
@@ -64,6 +64,7 @@ its successors by at most this time."""
 _CLOSE_S: Final = 10.0
 _TURN_S: Final = 0.02
 """A function that is not asynchronous lets the event loop work after this time, so that heartbeats are sent."""
+_BYTES: Final = (bytes, bytearray, memoryview, type(None))
 _PASSING: Final = frozenset(TRANSIENT) - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} | {
     ErrorCode.NONE,
     ErrorCode.ILLEGAL_GENERATION,
@@ -152,6 +153,8 @@ class Processor:
             raise SettingsError("attempts, batch_records and time-outs must be at least 1, and batch_ms at least 0")
         if not self._inputs:
             raise SettingsError("inputs is empty: name at least one topic")
+        if dead_letters in self._inputs:
+            raise SettingsError(f"dead_letters={dead_letters!r} is an input too: dead letters would come back for ever")
         self._consumer_settings = _consumer_settings(settings, group)
         self._producer_settings = _producer_settings(settings, group, self._ports)
         self.consumer = Consumer(self._consumer_settings, ports=self._ports)
@@ -173,9 +176,12 @@ class Processor:
         self._loop: asyncio.AbstractEventLoop | None = None
         """While `run` runs."""
         self._task: asyncio.Task[None] | None = None
-        """The action that is carried out."""
+        """The start, or the action that is carried out."""
         self._action: Action | None = None
+        """None: the processor is starting."""
         self._stopping = False
+        self._deadline: asyncio.TimerHandle | None = None
+        """Of a stop."""
         self._overdue = False
 
     async def run(self) -> None:
@@ -186,17 +192,14 @@ class Processor:
         if self._started:
             raise WrongState("run was called before; make a new Processor")
         self._started = True
-        self._loop = loop = asyncio.get_running_loop()
-        overdue: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
         try:
-            await self.producer.start()
-            await self._check_dead_letters()
-            self.consumer.subscribe(self._inputs, on_revoked=self._given_up, on_lost=self._given_up)
-            await self.consumer.start()
+            if self._stopping:
+                return
+            starting = await self._ended(self._start())
+            if not (starting.cancelled() and self._stopping):
+                starting.result()
             while True:
-                if self._stopping and overdue is None:
-                    self._machine.stop(self._now())
-                    overdue = loop.call_later(self._machine.stop_ms / 1000, self._too_late)
                 action = self._machine.next(self._now())
                 if isinstance(action, Finish):
                     if action.error is not None:
@@ -205,8 +208,8 @@ class Processor:
                 await self._perform(action)
         finally:
             self._loop = None
-            if overdue is not None:
-                overdue.cancel()
+            if self._deadline is not None:
+                self._deadline.cancel()
             try:
                 await self._close_producer()
             finally:
@@ -218,12 +221,17 @@ class Processor:
         self._stopping = True
         loop = self._loop
         if loop is not None:
-            loop.call_soon_threadsafe(self._end_waiting)
+            loop.call_soon_threadsafe(self._begin_to_stop)
 
     # --- one action -------------------------------------------------------------------------------------------
 
-    def _end_waiting(self) -> None:
-        if self._task is not None and isinstance(self._action, Collect | Pause):
+    def _begin_to_stop(self) -> None:
+        """At once, because the action that is carried out may take for ever: the function may hang."""
+        if self._loop is None or self._deadline is not None:
+            return
+        self._machine.stop(self._now())
+        self._deadline = self._loop.call_later(self._machine.stop_ms / 1000, self._too_late)
+        if self._task is not None and isinstance(self._action, Collect | Pause | None):
             self._task.cancel()
 
     def _too_late(self) -> None:
@@ -231,9 +239,10 @@ class Processor:
         if self._task is not None:
             self._task.cancel()
 
-    async def _perform(self, action: Action) -> None:
-        self._action, self._task = action, supervision.judged(self._carry_out(action))
-        task = self._task
+    async def _ended(self, step: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """The task of the step, once it has ended. A stop may cancel it."""
+        task: asyncio.Task[None] = supervision.judged(step)
+        self._task = task
         try:
             await asyncio.wait([task])
         except BaseException:
@@ -241,9 +250,21 @@ class Processor:
             raise
         finally:
             self._task = None
+        return task
+
+    async def _start(self) -> None:
+        await self.producer.start()
+        await self._check_dead_letters()
+        self.consumer.subscribe(self._inputs, on_revoked=self._given_up, on_lost=self._given_up)
+        await self.consumer.start()
+
+    async def _perform(self, action: Action) -> None:
+        if self._overdue:
+            self._machine.overdue(RetriableError("stop_timeout_ms is over", code=ErrorCode.REQUEST_TIMED_OUT))
+            return
+        self._action = action
+        task = await self._ended(self._carry_out(action))
         if task.cancelled():
-            if self._overdue:
-                self._machine.overdue(RetriableError("stop_timeout_ms is over", code=ErrorCode.REQUEST_TIMED_OUT))
             return
         error = task.exception()
         if isinstance(error, HapaxError):
@@ -391,7 +412,7 @@ def asynchronous_caller(
                 if inspect.isawaitable(found):
                     found = await found
                 if isinstance(found, AsyncIterable):
-                    outputs += [each async for each in found]
+                    outputs += [_checked(each) async for each in found]
                 else:
                     add_results(found, outputs)
             except asyncio.CancelledError as cancelled:
@@ -433,14 +454,31 @@ def call_each(
 def add_results(found: Any, outputs: list[NewRecord]) -> None:
     """Raises TypeError for what is not a result."""
     if isinstance(found, NewRecord):
-        outputs.append(found)
+        outputs.append(_checked(found))
     elif found is not None:
         if not isinstance(found, Iterable):
-            raise TypeError(f"the function returned {type(found).__name__}: return NewRecord, or some of them")
-        for each in found:
-            if not isinstance(each, NewRecord):
-                raise TypeError(f"the function returned {type(each).__name__}: return NewRecord, or some of them")
-            outputs.append(each)
+            raise _no_result(found)
+        outputs += map(_checked, found)
+
+
+def _checked(result: Any) -> NewRecord:
+    """What cannot be written is the function's failure, not the transaction's. Raises TypeError."""
+    if not isinstance(result, NewRecord):
+        raise _no_result(result)
+    if not (isinstance(result.value, _BYTES) and isinstance(result.key, _BYTES) and isinstance(result.topic, str)):
+        raise TypeError(
+            f"a NewRecord of {type(result.topic).__name__}, {type(result.value).__name__},"
+            f" {type(result.key).__name__}: the topic is a str, value and key are bytes or None")
+    for name, content in result.headers:
+        if not (isinstance(name, str) and isinstance(content, _BYTES)):
+            raise TypeError(
+                f"a header of {type(name).__name__}, {type(content).__name__}: the name is a str, the content bytes or"
+                " None")
+    return result
+
+
+def _no_result(found: Any) -> TypeError:
+    return TypeError(f"the function returned {type(found).__name__}: return NewRecord, or some of them")
 
 
 async def _within(timeout_ms: int, what: str, call: Awaitable[Any]) -> None:

@@ -270,8 +270,9 @@ class Producer:
             Condition(scope_of(scope) if scope else EVERYTHING, -1 if expected is None else expected))
         try:
             return list(await asyncio.gather(*deliveries))
-        except ConditionFailedError:
-            self._engine.failure = None  # this caller has learnt it
+        except ConditionFailedError as error:
+            if self._engine.failure is error:  # else it is of another record, and nobody has learnt it
+                self._engine.failure = None
             raise
 
     async def send_batch(self, topic: str, partition: int, batch: bytearray, records: int) -> None:

@@ -33,6 +33,14 @@ async def test_a_record_that_does_not_fit_pushes_the_batch_out() -> None:
     assert len(a.open[P].deliveries) == 1 and a.open[P].created_ms == 7
 
 
+async def test_a_record_that_is_not_bytes_leaves_nothing_behind() -> None:
+    """An empty batch would be sent, and refused."""
+    a = accumulator()
+    with pytest.raises(TypeError):
+        append(a, "text")  # type: ignore[arg-type]
+    assert not a.open and a.room_left == 1000
+
+
 async def test_a_record_larger_than_a_batch_goes_alone() -> None:
     a = accumulator()
     assert append(a, b"x" * 900, 950) is None

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from hapax.client.process_records import NewRecord
-from hapax.client.processor import asynchronous_caller
+from hapax.client.errors import RetriableError, SettingsError
+from hapax.client.process_machine import Write
+from hapax.client.process_records import Failed, NewRecord, dead_letter
+from hapax.client.processor import Processor, asynchronous_caller, call_each
 from hapax.client.records import Record
 
 
@@ -42,3 +46,88 @@ async def test_the_end_of_the_processor_is_no_failure_of_the_function() -> None:
     calling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await calling
+
+
+Result = Any
+BAD: list[Result] = [
+    NewRecord("out", "text"),  # type: ignore[arg-type]
+    NewRecord("out", b"", 7),  # type: ignore[arg-type]
+    NewRecord(b"out", b""),  # type: ignore[arg-type]
+    NewRecord("out", b"", headers=[("name", "text")]),  # type: ignore[list-item]
+    NewRecord("out", b"", headers=[(b"name", b"")]),  # type: ignore[list-item]
+    [NewRecord("out", b""), NewRecord("out", 1.5)],  # type: ignore[arg-type]
+    b"text",
+    ("out", b""),
+    7,
+]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=repr)
+async def test_a_result_that_cannot_be_written_is_a_failure_of_the_function(bad: Result) -> None:
+    """Not of the transaction, whose failure would say neither which record it was nor let it become a dead letter."""
+
+    def function(record: Record) -> Result:
+        return bad if record.offset == 1 else NewRecord("out", record.value)
+
+    async def later(record: Record) -> Result:
+        yield function(record)
+
+    kinds: list[Callable[[Record], Result]] = [function]
+    if isinstance(bad, NewRecord):
+        kinds.append(later)
+    for each in kinds:
+        done, outputs, failed = await asynchronous_caller(each, (), False)(records(3))
+        assert (done, outputs) == (1, [NewRecord("out", b"0")])
+        assert failed is not None and isinstance(failed.error, TypeError)
+    done, outputs, failed = call_each(function, (), False, records(3))
+    assert (done, outputs) == (1, [NewRecord("out", b"0")]) and failed is not None
+
+
+def test_an_exception_without_a_text_becomes_a_dead_letter_too() -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            return self.args[5]  # type: ignore[no-any-return]
+
+    headers = dict(dead_letter("dead", "g", records(1)[0], Failed(Silent(), True)).headers)
+    assert headers["hapax.dead.message"] == b"its text cannot be made: IndexError"
+
+
+# --- the end --------------------------------------------------------------------------------------------------
+
+
+def processor(**options: Any) -> Processor:
+    settings = {"bootstrap.servers": "127.0.0.1:1", "retry.backoff.ms": 10}
+    return Processor("in", lambda record: None, settings=settings, group="g", **options)
+
+
+def test_dead_letters_that_come_back_are_refused() -> None:
+    with pytest.raises(SettingsError, match="come back"):
+        processor(dead_letters="in")
+
+
+@pytest.mark.parametrize("when", ["before", "at once", "later"])
+async def test_a_stop_ends_a_start_that_does_not_come_to_its_end(when: str) -> None:
+    """Otherwise a signal would end the process only after max.block.ms, by an error."""
+    starting = processor()
+    if when == "before":
+        starting.stop()
+    running = asyncio.create_task(starting.run())
+    if when == "later":
+        await asyncio.sleep(0.05)
+    starting.stop()
+    async with asyncio.timeout(10):
+        await running
+
+
+async def test_the_end_of_a_stop_between_two_actions_is_not_missed() -> None:
+    stopping = processor()
+    stopping._machine.collected(records(1), stopping._now())
+    stopping._machine.called(1, [], None, stopping._now())
+    action = stopping._machine.next(stopping._now())
+    while not isinstance(action, Write):
+        await asyncio.sleep(0.01)
+        action = stopping._machine.next(stopping._now())
+    stopping._too_late()
+    await stopping._perform(action)
+    with pytest.raises(RetriableError, match="still open"):
+        raise stopping._machine.next(stopping._now()).error  # type: ignore[union-attr, misc]
