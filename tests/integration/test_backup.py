@@ -74,6 +74,7 @@ async def make(source: LocalCluster, target: LocalCluster, place: Path) -> World
     await writers.create()
     lease, late = await write_otherwise(source.bootstrap)
     await delete_within_a_batch(source.bootstrap)
+    await write_large(source.bootstrap)
     writers.start()
     await writers.until(20)
     backups = [await backup(str(place), source)]
@@ -99,6 +100,18 @@ async def delete_within_a_batch(bootstrap: str) -> None:
             await producer.send_batch("deleted", 0, encode_records([(now, None, b"%d" % n, ()) for n in range(5)]), 5)
             await producer.flush()
         await cluster.delete_records(TopicPartition("deleted", PartitionIndex(0)), 2)
+
+
+async def write_large(bootstrap: str) -> None:
+    """Two records that are larger than a call of the restore may be."""
+    async with Admin({"bootstrap.servers": bootstrap}) as admin:
+        await admin.create_topics([NewTopic("large", 1, -1, {"max.message.bytes": str(8 << 20)})])
+    async with Producer({"bootstrap.servers": bootstrap, "max.request.size": 8 << 20}) as producer:
+        for number in range(2):
+            data = random.Random(number).randbytes(7 << 20)
+            batch = encode_records([(time.time_ns() // 1_000_000, None, data, ())])
+            await producer.send_batch("large", 0, batch, 1)
+        await producer.flush()
 
 
 async def write_otherwise(bootstrap: str) -> tuple[Lease, StartFrom]:
@@ -141,6 +154,11 @@ async def test_a_restored_backup_is_what_was_committed_at_its_moment(world: Worl
 async def test_records_that_were_deleted_stay_so(world: World) -> None:
     found = (await read(world.target.bootstrap, ["deleted"]))["deleted", 0]
     assert {offset: record[1] for offset, record in found.items()} == {2: b"2", 3: b"3", 4: b"4"}
+
+
+async def test_records_of_several_megabytes_are_restored(world: World) -> None:
+    (found,) = (await read(world.target.bootstrap, ["large"])).values()
+    assert [record[1] for record in found.values()] == [random.Random(n).randbytes(7 << 20) for n in range(2)]
 
 
 async def test_topics_are_opened_with_their_settings(world: World) -> None:

@@ -21,6 +21,8 @@ from hapax.runtime.ports import RpcError
 from hapax.wire import messages
 
 _FETCH_BYTES = 4 << 20
+CALL_BYTES = 3 << 20
+"""Of batches in one call. Public calls carry at most 4 MiB."""
 RESTORE = "/hapax.v1.Restore/"
 
 
@@ -77,13 +79,21 @@ class BackedUpCluster(Identities):
         found = await self.list_topics()
         return [t for t in found if t.name not in INTERNAL_TOPICS], [t for t in found if t.name in INTERNAL_TOPICS]
 
+    async def users(self) -> tuple[tuple[str, str], ...]:
+        """(name, SCRAM mechanism) of each user who has a password."""
+        return tuple((each.user, each.mechanism.sasl_name) for each in await self.describe_user_scram_credentials())
+
     # --- restore --------------------------------------------------------------------------------------------------
 
     async def import_batches(
         self, partition: TopicPartition, topic_id: str, first: int, batches: bytes
     ) -> pb.ImportBatchesResponse:
-        request = pb.ImportBatchesRequest(
-            topic_id=UUID(topic_id).bytes, partition=partition.partition, first_offset=first, batches=batches)
+        parts = [
+            pb.ImportBatchesRequest(
+                topic_id=UUID(topic_id).bytes, partition=partition.partition, first_offset=first,
+                batches=batches[position : position + CALL_BYTES], position=position,
+                size=len(batches) if len(batches) > CALL_BYTES else 0)
+            for position in range(0, max(1, len(batches)), CALL_BYTES)]
         what = f"restoring {partition.topic}-{partition.partition}"
 
         async def attempt() -> pb.ImportBatchesResponse:
@@ -93,14 +103,15 @@ class BackedUpCluster(Identities):
             if address is None:
                 self._cluster.refresh_soon()
                 raise from_code(ErrorCode.LEADER_NOT_AVAILABLE, what)
-            try:
-                answer = pb.ImportBatchesResponse.FromString(await self._call(address, "ImportBatches", request))
-            except RpcError:
-                self._cluster.refresh_soon()
-                raise
-            if answer.error:
-                self._cluster.refresh_soon()
-                raise from_code(answer.error, what, answer.reason)
+            for part in parts:
+                try:
+                    answer = pb.ImportBatchesResponse.FromString(await self._call(address, "ImportBatches", part))
+                except RpcError:
+                    self._cluster.refresh_soon()
+                    raise
+                if answer.error:
+                    self._cluster.refresh_soon()
+                    raise from_code(answer.error, what, answer.reason)
             return answer
 
         return await self._cluster.within(self._timeout, what, attempt)

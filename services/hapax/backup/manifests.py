@@ -70,6 +70,8 @@ def _manifest(read: dict[str, Any]) -> Manifest:
             for name, producer_id, counts in read["leases"]),
         "acls": tuple(tuple(each) for each in read["acls"]),
         "quotas": tuple((entity, values) for entity, values in read["quotas"]),
+        "group_configs": tuple((group, config) for group, config in read["group_configs"]),
+        "users": tuple((name, mechanism) for name, mechanism in read["users"]),
     })
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from hapax.backup.cluster import BackedUpCluster
+from hapax.backup.cluster import CALL_BYTES, BackedUpCluster
 from hapax.backup.concurrency import for_each
 from hapax.backup.errors import BackupError
 from hapax.backup.point_in_time import Moment, as_of
@@ -46,8 +46,6 @@ from hapax.core.transaction.states import State
 from hapax.core.types import ProducerEpoch, ProducerId, TopicPartition
 from hapax.rpc.gen.hapax.v1 import restore_pb2 as pb
 
-_CALL_BYTES: Final = 3 << 20
-"""Public calls carry at most 4 MiB."""
 _AT_ONCE: Final = 4
 _IDS_AT_ONCE: Final = 32
 _REPLICAS_WITHIN_S: Final = 600.0
@@ -66,6 +64,8 @@ class Restored(NamedTuple):
     groups: int
     leases: int
     bytes: int
+    without_password: tuple[str, ...]
+    """Users who had a SCRAM password in the backed-up cluster, and have none in the restored one."""
 
 
 class Restorer:
@@ -112,7 +112,8 @@ class Restorer:
             await cluster.end_restoring([each.name for each in missing])
         if refused := await cluster.note_backup(manifest.backup, restored=True):
             self._progress(f"the cluster has no event of this restore: {refused}")
-        return Restored(len(topics), len(parts), ids, groups, len(manifest.leases), self._bytes)
+        without = await self._without_password()
+        return Restored(len(topics), len(parts), ids, groups, len(manifest.leases), self._bytes, without)
 
     async def _check_empty(self) -> set[str]:
         """The topics of an interrupted restore that are open already. Raises BackupError."""
@@ -316,14 +317,20 @@ class Restorer:
             await self._cluster.create_acls(bindings)
         for entity, values in self._manifest.quotas:
             await self._cluster.alter_quotas(entity, values)
+        for group, config in self._manifest.group_configs:
+            await self._cluster.alter_group_config(group, config)
+
+    async def _without_password(self) -> tuple[str, ...]:
+        there = set(await self._cluster.users()) if self._manifest.users else set()
+        return tuple(dict.fromkeys(name for name, mechanism in self._manifest.users if (name, mechanism) not in there))
 
 
 def _collected(batches: Iterable[bytes]) -> Iterator[bytes]:
-    """As many batches at a time as one call takes."""
+    """As many batches at a time as one call takes, or a larger one alone."""
     collected: list[bytes] = []
     size = 0
     for batch in batches:
-        if collected and size + len(batch) > _CALL_BYTES:
+        if collected and size + len(batch) > CALL_BYTES:
             yield b"".join(collected)
             collected, size = [], 0
         collected.append(batch)

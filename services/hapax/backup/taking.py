@@ -207,7 +207,8 @@ class BackupTaker:
             topics=tuple(described), partitions=tuple(part for part in parts if part.topic in kept),
             through={name: serial for name, serial in through.items() if serial < ids.decided.through[name]},
             leases=tuple(_lease(name, producer_id, counts, read) for name, (producer_id, counts) in leases.items()),
-            acls=await self._acls(), quotas=await self._quotas())
+            acls=await self._acls(), quotas=await self._quotas(), group_configs=await self._group_configs(),
+            users=await self._cluster.users())
 
     # --- logs -----------------------------------------------------------------------------------------------------
 
@@ -393,6 +394,14 @@ class BackupTaker:
     async def _quotas(self) -> tuple[tuple[dict[str, str | None], dict[str, float]], ...]:
         found = await self._cluster.list_quotas()
         return tuple(({kind: name for kind, name in entity}, values) for entity, values in found.items())
+
+    async def _group_configs(self) -> tuple[tuple[str, dict[str, str]], ...]:
+        found = []
+        for group in await self._cluster.configured_groups():
+            config = await self._cluster.group_config(group)
+            own = {name: each.value for name, each in config.items() if each.source == "group"}
+            found.append((group, {name: value for name, value in own.items() if value is not None}))
+        return tuple(found)
 
 
 def _follow(found: _Read, batch: memoryview, header: BatchHeader, watch_from: int) -> None:

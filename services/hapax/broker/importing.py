@@ -23,14 +23,19 @@ def check_restored(replica: Replica) -> None:
         raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the topic is being restored from a backup")
 
 
-async def import_batches(replica: Replica, first_offset: int, batches: bytearray) -> None:
-    """Returns once the batches are durable here. Raises Refusal."""
+async def import_batches(
+    replica: Replica, first_offset: int, batches: bytearray, position: int = 0, size: int = 0
+) -> None:
+    """Returns once the batches are durable here. `size`: of all batches in bytes, where `batches` is only the part from
+    byte `position` on; the last part appends them. Raises Refusal."""
     if not replica.settings.restoring:
         raise Refusal(
             ErrorCode.INVALID_REQUEST,
             f"{replica.name} is not being restored: a backup is restored into topics that `hapax restore` creates")
     if replica.storage_error:
         raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, replica.storage_error)
+    if size:
+        batches = _joined(replica, batches, position, size)
     if replica.machine.log_end_offset < first_offset:
         await _begin_at(replica, first_offset)
     if not replica.serving:
@@ -43,6 +48,24 @@ async def import_batches(replica: Replica, first_offset: int, batches: bytearray
     result = await replica.commitment(replica.machine.log_end_offset)
     if result.error and result.error != ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
         raise Refusal(ErrorCode(result.error), result.reason)
+
+
+def _joined(replica: Replica, part: bytearray, position: int, size: int) -> bytearray:
+    """All parts, if this is the last one, else nothing. A part that is there already, because its answer was lost or
+    because two restores run, changes nothing."""
+    parts = replica.imported_parts
+    if not 0 <= position <= len(parts):
+        raise Refusal(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"{replica.name}: the bytes before {position} of these batches are not here")
+    end = position + len(part)
+    if parts[position:end] != part:
+        del parts[position:]
+        parts += part
+    if end < size:
+        return bytearray()
+    replica.imported_parts = bytearray()
+    return parts[:size]
 
 
 def _append(replica: Replica, batches: bytearray) -> None:

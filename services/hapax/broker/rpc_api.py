@@ -174,7 +174,8 @@ class BrokerRpc:
     async def import_batches(self, request: restore_pb2.ImportBatchesRequest) -> bytes:
         try:
             replica = self._partitions.find(request.topic_id, request.partition)
-            await import_batches(replica, request.first_offset, bytearray(request.batches))
+            await import_batches(
+                replica, request.first_offset, bytearray(request.batches), request.position, request.size)
         except Refusal as refusal:
             return restore_pb2.ImportBatchesResponse(error=refusal.code, reason=refusal.reason).SerializeToString()
         machine = replica.machine

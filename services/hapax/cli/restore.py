@@ -59,6 +59,10 @@ def restore(
         print(
             f"restored backup {name}: {restored.topics} topics with {restored.partitions} partitions, "
             f"{restored.transactional_ids} transactional ids, {restored.groups} groups, {restored.leases} leases")
+    if restored.without_password:
+        output.note(
+            f"cannot log in until they have a password again, which a backup does not hold: "
+            f"{', '.join(restored.without_password)}. Set each by `hapax user set-password`")
 
 
 def _moment(at: str, offsets: list[str]) -> Moment | None:

@@ -234,6 +234,12 @@ class History:
     async def list_quotas(self) -> dict[Any, Any]:
         return {}
 
+    async def configured_groups(self) -> list[str]:
+        return []
+
+    async def users(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
     # --- backups
 
     def taker(self, store: Any) -> BackupTaker:

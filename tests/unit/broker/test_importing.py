@@ -100,6 +100,56 @@ async def test_batches_that_do_not_follow_are_refused(restoring: Harness) -> Non
     assert [h.base_offset for h in restoring.log_headers()] == [0]
 
 
+async def part(harness: Harness, data: bytes, position: int, end: int) -> list[int]:
+    """Imports these bytes of the batches. Returns the offsets at which the log's batches begin."""
+    await import_batches(harness.replica, 0, bytearray(data[position:end]), position, len(data))
+    return [each.base_offset for each in harness.log_headers()]
+
+
+async def test_batches_that_are_sent_in_parts_are_appended_with_the_last_one(restoring: Harness) -> None:
+    data = stored(0, 3) + stored(3)
+    assert await part(restoring, data, 0, 50) == []
+    assert await part(restoring, data, 50, 80) == []
+    assert await part(restoring, data, 80, len(data)) == [0, 3]
+    assert restoring.replica.imported_parts == b""
+    other = stored(4)
+    assert await part(restoring, other, 0, 40) == [0, 3]
+    assert await part(restoring, other, 40, len(other)) == [0, 3, 4]
+
+
+async def test_parts_are_repeated(restoring: Harness) -> None:
+    """Answers were lost, or two restores of one backup run."""
+    data = stored(0, 3)
+    for position, end in ((0, 40), (0, 40), (40, 60), (0, 40), (60, len(data))):
+        await part(restoring, data, position, end)
+    assert [each.base_offset for each in restoring.log_headers()] == [0]
+
+
+async def test_parts_of_other_batches_are_not_mixed(restoring: Harness) -> None:
+    """A restore was interrupted, and another one of an earlier moment follows."""
+    data, abandoned = stored(0, 3), stored(0, 5)
+    await part(restoring, abandoned, 0, 90)
+    await part(restoring, data, 0, 40)
+    assert await part(restoring, data, 40, len(data)) == [0]
+
+
+async def test_what_was_abandoned_behind_the_same_parts_is_not_appended(restoring: Harness) -> None:
+    data = stored(0, 3)
+    await part(restoring, data + stored(3, 5), 0, len(data) + 70)
+    assert await part(restoring, data, 0, 40) == []
+    assert await part(restoring, data, 40, len(data)) == [0]
+
+
+async def test_a_part_without_those_before_it_is_refused(restoring: Harness) -> None:
+    """The leader has changed in between. The client begins again."""
+    data = stored(0, 3)
+    for position in (40, -1):
+        with pytest.raises(Refusal) as refusal:
+            await part(restoring, data, position, len(data))
+        assert refusal.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert restoring.log_headers() == []
+
+
 async def test_records_below_the_backups_beginning_are_not_dropped(restoring: Harness) -> None:
     await imported(restoring, stored(0, 3))
     assert (await refused(restoring, stored(40), first=40)).code is ErrorCode.INVALID_REQUEST

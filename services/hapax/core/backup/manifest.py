@@ -86,6 +86,10 @@ class Manifest:
     leases: tuple[LeasePart, ...] = ()
     acls: tuple[tuple[object, ...], ...] = ()
     quotas: tuple[tuple[dict[str, str | None], dict[str, float]], ...] = ()
+    group_configs: tuple[tuple[str, dict[str, str]], ...] = ()
+    """Groups' own settings."""
+    users: tuple[tuple[str, str], ...] = ()
+    """(name, SCRAM mechanism) of each user who has a password. The password is not in a backup."""
 
     def part(self, name: TopicPartition) -> PartitionPart | None:
         return next((each for each in self.partitions if each.name == name), None)

@@ -24,35 +24,35 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16hapax/v1/restore.proto\x12\x08hapax.v1\"b\n\x14ImportBatchesRequest\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0c\x66irst_offset\x18\x03 \x01(\x03\x12\x0f\n\x07\x62\x61tches\x18\x04 \x01(\x0c\"f\n\x15ImportBatchesResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x16\n\x0elog_end_offset\x18\x03 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\"c\n\x1cImportTransactionalIdRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x0e\n\x06record\x18\x02 \x01(\x0c\x12\x19\n\x11producer_id_floor\x18\x03 \x01(\x03\"S\n\x1dImportTransactionalIdResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x13\n\x0bproducer_id\x18\x03 \x01(\x03\"6\n\x19ReserveProducerIdsRequest\x12\x19\n\x11producer_id_floor\x18\x01 \x01(\x03\"L\n\x1aReserveProducerIdsResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07\x63ounter\x18\x03 \x01(\x03\"J\n\rImportedCount\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0crecord_count\x18\x03 \x01(\x03\"K\n\x12ImportLeaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x06\x63ounts\x18\x02 \x03(\x0b\x32\x17.hapax.v1.ImportedCount\"4\n\x13ImportLeaseResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\"5\n\x11NoteBackupRequest\x12\x0e\n\x06\x62\x61\x63kup\x18\x01 \x01(\t\x12\x10\n\x08restored\x18\x02 \x01(\x08\"\x14\n\x12NoteBackupResponse2\xbb\x03\n\x07Restore\x12P\n\rImportBatches\x12\x1e.hapax.v1.ImportBatchesRequest\x1a\x1f.hapax.v1.ImportBatchesResponse\x12h\n\x15ImportTransactionalId\x12&.hapax.v1.ImportTransactionalIdRequest\x1a\'.hapax.v1.ImportTransactionalIdResponse\x12_\n\x12ReserveProducerIds\x12#.hapax.v1.ReserveProducerIdsRequest\x1a$.hapax.v1.ReserveProducerIdsResponse\x12J\n\x0bImportLease\x12\x1c.hapax.v1.ImportLeaseRequest\x1a\x1d.hapax.v1.ImportLeaseResponse\x12G\n\nNoteBackup\x12\x1b.hapax.v1.NoteBackupRequest\x1a\x1c.hapax.v1.NoteBackupResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16hapax/v1/restore.proto\x12\x08hapax.v1\"\x82\x01\n\x14ImportBatchesRequest\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0c\x66irst_offset\x18\x03 \x01(\x03\x12\x0f\n\x07\x62\x61tches\x18\x04 \x01(\x0c\x12\x10\n\x08position\x18\x05 \x01(\x03\x12\x0c\n\x04size\x18\x06 \x01(\x03\"f\n\x15ImportBatchesResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x16\n\x0elog_end_offset\x18\x03 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\"c\n\x1cImportTransactionalIdRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x0e\n\x06record\x18\x02 \x01(\x0c\x12\x19\n\x11producer_id_floor\x18\x03 \x01(\x03\"S\n\x1dImportTransactionalIdResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x13\n\x0bproducer_id\x18\x03 \x01(\x03\"6\n\x19ReserveProducerIdsRequest\x12\x19\n\x11producer_id_floor\x18\x01 \x01(\x03\"L\n\x1aReserveProducerIdsResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07\x63ounter\x18\x03 \x01(\x03\"J\n\rImportedCount\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0crecord_count\x18\x03 \x01(\x03\"K\n\x12ImportLeaseRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x06\x63ounts\x18\x02 \x03(\x0b\x32\x17.hapax.v1.ImportedCount\"4\n\x13ImportLeaseResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\"5\n\x11NoteBackupRequest\x12\x0e\n\x06\x62\x61\x63kup\x18\x01 \x01(\t\x12\x10\n\x08restored\x18\x02 \x01(\x08\"\x14\n\x12NoteBackupResponse2\xbb\x03\n\x07Restore\x12P\n\rImportBatches\x12\x1e.hapax.v1.ImportBatchesRequest\x1a\x1f.hapax.v1.ImportBatchesResponse\x12h\n\x15ImportTransactionalId\x12&.hapax.v1.ImportTransactionalIdRequest\x1a\'.hapax.v1.ImportTransactionalIdResponse\x12_\n\x12ReserveProducerIds\x12#.hapax.v1.ReserveProducerIdsRequest\x1a$.hapax.v1.ReserveProducerIdsResponse\x12J\n\x0bImportLease\x12\x1c.hapax.v1.ImportLeaseRequest\x1a\x1d.hapax.v1.ImportLeaseResponse\x12G\n\nNoteBackup\x12\x1b.hapax.v1.NoteBackupRequest\x1a\x1c.hapax.v1.NoteBackupResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hapax.v1.restore_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_IMPORTBATCHESREQUEST']._serialized_start=36
-  _globals['_IMPORTBATCHESREQUEST']._serialized_end=134
-  _globals['_IMPORTBATCHESRESPONSE']._serialized_start=136
-  _globals['_IMPORTBATCHESRESPONSE']._serialized_end=238
-  _globals['_IMPORTTRANSACTIONALIDREQUEST']._serialized_start=240
-  _globals['_IMPORTTRANSACTIONALIDREQUEST']._serialized_end=339
-  _globals['_IMPORTTRANSACTIONALIDRESPONSE']._serialized_start=341
-  _globals['_IMPORTTRANSACTIONALIDRESPONSE']._serialized_end=424
-  _globals['_RESERVEPRODUCERIDSREQUEST']._serialized_start=426
-  _globals['_RESERVEPRODUCERIDSREQUEST']._serialized_end=480
-  _globals['_RESERVEPRODUCERIDSRESPONSE']._serialized_start=482
-  _globals['_RESERVEPRODUCERIDSRESPONSE']._serialized_end=558
-  _globals['_IMPORTEDCOUNT']._serialized_start=560
-  _globals['_IMPORTEDCOUNT']._serialized_end=634
-  _globals['_IMPORTLEASEREQUEST']._serialized_start=636
-  _globals['_IMPORTLEASEREQUEST']._serialized_end=711
-  _globals['_IMPORTLEASERESPONSE']._serialized_start=713
-  _globals['_IMPORTLEASERESPONSE']._serialized_end=765
-  _globals['_NOTEBACKUPREQUEST']._serialized_start=767
-  _globals['_NOTEBACKUPREQUEST']._serialized_end=820
-  _globals['_NOTEBACKUPRESPONSE']._serialized_start=822
-  _globals['_NOTEBACKUPRESPONSE']._serialized_end=842
-  _globals['_RESTORE']._serialized_start=845
-  _globals['_RESTORE']._serialized_end=1288
+  _globals['_IMPORTBATCHESREQUEST']._serialized_start=37
+  _globals['_IMPORTBATCHESREQUEST']._serialized_end=167
+  _globals['_IMPORTBATCHESRESPONSE']._serialized_start=169
+  _globals['_IMPORTBATCHESRESPONSE']._serialized_end=271
+  _globals['_IMPORTTRANSACTIONALIDREQUEST']._serialized_start=273
+  _globals['_IMPORTTRANSACTIONALIDREQUEST']._serialized_end=372
+  _globals['_IMPORTTRANSACTIONALIDRESPONSE']._serialized_start=374
+  _globals['_IMPORTTRANSACTIONALIDRESPONSE']._serialized_end=457
+  _globals['_RESERVEPRODUCERIDSREQUEST']._serialized_start=459
+  _globals['_RESERVEPRODUCERIDSREQUEST']._serialized_end=513
+  _globals['_RESERVEPRODUCERIDSRESPONSE']._serialized_start=515
+  _globals['_RESERVEPRODUCERIDSRESPONSE']._serialized_end=591
+  _globals['_IMPORTEDCOUNT']._serialized_start=593
+  _globals['_IMPORTEDCOUNT']._serialized_end=667
+  _globals['_IMPORTLEASEREQUEST']._serialized_start=669
+  _globals['_IMPORTLEASEREQUEST']._serialized_end=744
+  _globals['_IMPORTLEASERESPONSE']._serialized_start=746
+  _globals['_IMPORTLEASERESPONSE']._serialized_end=798
+  _globals['_NOTEBACKUPREQUEST']._serialized_start=800
+  _globals['_NOTEBACKUPREQUEST']._serialized_end=853
+  _globals['_NOTEBACKUPRESPONSE']._serialized_start=855
+  _globals['_NOTEBACKUPRESPONSE']._serialized_end=875
+  _globals['_RESTORE']._serialized_start=878
+  _globals['_RESTORE']._serialized_end=1321
 # @@protoc_insertion_point(module_scope)

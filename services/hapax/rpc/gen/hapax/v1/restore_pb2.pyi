@@ -7,16 +7,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ImportBatchesRequest(_message.Message):
-    __slots__ = ("topic_id", "partition", "first_offset", "batches")
+    __slots__ = ("topic_id", "partition", "first_offset", "batches", "position", "size")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     first_offset: int
     batches: bytes
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., first_offset: _Optional[int] = ..., batches: _Optional[bytes] = ...) -> None: ...
+    position: int
+    size: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., first_offset: _Optional[int] = ..., batches: _Optional[bytes] = ..., position: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
 
 class ImportBatchesResponse(_message.Message):
     __slots__ = ("error", "reason", "log_end_offset", "high_watermark")
