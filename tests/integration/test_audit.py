@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections import Counter
@@ -18,6 +19,7 @@ from clients.logins import PASSWORD, Logins, logins, set_password
 from clients.raw_login import RawClient
 from clients.secured import secured
 from conftest import end_cluster, start_cluster
+from hapax.backup.cluster import BackedUpCluster
 from hapax.client import NewTopic, TopicPartition
 from hapax.client.acls import EVERY_ACL
 from hapax.client.blocking import Admin, Leases
@@ -140,6 +142,15 @@ def _delete_and_take_over(users: Logins, cluster: LocalCluster) -> None:
     with Leases(anonymous) as leases:
         for holder in ("first", "second"):
             leases.take("loader", [TopicPartition("queue", 0)], holder=holder)
+    asyncio.run(_restore(anonymous))
+
+
+async def _restore(settings: dict[str, Any]) -> None:
+    """The calls of a restore that are told."""
+    async with BackedUpCluster(settings) as cluster:
+        await cluster.reserve_producer_ids(1 << 33)
+        for restored in (False, True):
+            assert await cluster.note_backup("b", restored=restored) == ""
 
 
 def _be_refused(users: Logins, secrets: list[str]) -> None:
@@ -253,6 +264,9 @@ def test_what_nodes_change_themselves(story: Story) -> None:
     assert story.one("group_deleted", group="g", call="DeleteGroups")["node"] == "coordinator-0"
     taken = story.one("lease_taken_over", "User:ANONYMOUS", lease="loader", outcome="done", call="LeasePid")
     assert (taken["old"], taken["new"]["holder"]) == ({"holder": "first"}, "second")
+    story.one("producer_ids_reserved", "User:ANONYMOUS", old=0, new=1 << 33, call="ReserveProducerIds")
+    for event in ("backup_taken", "backup_restored"):
+        story.one(event, "User:ANONYMOUS", backup="b", call="NoteBackup")
 
 
 def test_moves(story: Story) -> None:

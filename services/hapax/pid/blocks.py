@@ -44,9 +44,9 @@ class BlockAllocator:
                 if await self._move(read, replace(counter, next=ProducerId(block.end))):
                     return block
 
-    async def reserve(self, floor: int) -> int:
+    async def reserve(self, floor: int) -> tuple[int, int]:
         """Every id that is allocated from now on is at least `floor`, and lower ones are refused. Neither goes back.
-        Returns the counter. Raises MetadataUnavailable, StoreRefused, ValueError."""
+        Returns the counter and the former floor. Raises MetadataUnavailable, StoreRefused, ValueError."""
         if not 0 <= floor <= MAX_PRODUCER_ID:
             raise ValueError(f"producer ids are from 0 to {MAX_PRODUCER_ID}, not {floor}")
         async with self._one_at_a_time:
@@ -56,10 +56,10 @@ class BlockAllocator:
                 counter = read[2]
                 self._guard.check_producer_counter(counter.next)
                 if floor <= counter.floor:
-                    return counter.next
+                    return counter.next, counter.floor
                 raised = PidCounterRecord(ProducerId(max(counter.next, floor)), floor)
                 if await self._move(read, raised):
-                    return raised.next
+                    return raised.next, counter.floor
 
     async def _move(self, read: tuple[int, bytes, PidCounterRecord], moved: PidCounterRecord) -> bool:
         """False: another process was faster."""

@@ -22,6 +22,7 @@ from hapax.rpc.gen.hapax.internal.v1 import pid_pb2
 from hapax.rpc.gen.hapax.v1 import lease_pb2, restore_pb2
 from hapax.runtime import telemetry
 from hapax.runtime.asker import ASKER, ascribed
+from hapax.runtime.audit_events import SILENT, Audit
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.ports import MetadataUnavailable, Randomness, RpcError, RpcHandler
 from hapax.runtime.rollback_guard import StoreRefused
@@ -39,10 +40,11 @@ _Wanted = list[tuple[lease_pb2.Partition, TopicIdPartition | None]]
 class RpcApi:
     def __init__(
         self, blocks: BlockAllocator, leases: Leases, view: ClusterView, block_size: int, random: Randomness,
-        metrics: telemetry.Metrics, record: Callable[..., None] = lambda kind, **fields: None,
+        metrics: telemetry.Metrics, record: Callable[..., None] = lambda kind, **fields: None, audit: Audit = SILENT,
     ) -> None:
         """`block_size`: producer ids in a block where the request names no size. `record`: an event, by its kind."""
         self._record = record
+        self._audit = audit
         self._blocks = blocks
         self._leases = leases
         self._view = view
@@ -99,11 +101,18 @@ class RpcApi:
     # --- restore
 
     async def _reserve_producer_ids(self, request: restore_pb2.ReserveProducerIdsRequest) -> bytes:
+        floor = request.producer_id_floor
+
         async def answer() -> restore_pb2.ReserveProducerIdsResponse:
             try:
-                counter = await self._blocks.reserve(request.producer_id_floor)
+                counter, former = await self._blocks.reserve(floor)
             except ValueError as error:
                 raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from error
+            except MetadataUnavailable:
+                self._told("producer_ids_reserved", outcome="unknown", old=None, new=floor)
+                raise
+            if former < floor:
+                self._told("producer_ids_reserved", old=former, new=floor)
             return restore_pb2.ReserveProducerIdsResponse(counter=counter)
 
         return await self._reply(answer, restore_pb2.ReserveProducerIdsResponse)
@@ -118,11 +127,14 @@ class RpcApi:
         return await self._reply(answer, restore_pb2.ImportLeaseResponse)
 
     async def _note_backup(self, request: restore_pb2.NoteBackupRequest) -> bytes:
-        asker = ASKER.get()
-        self._record(
-            "backup_restored" if request.restored else "backup_taken", backup=request.backup,
-            by=str(asker.principal or ""), address=asker.address)
+        asker, event = ASKER.get(), "backup_restored" if request.restored else "backup_taken"
+        self._record(event, backup=request.backup, by=str(asker.principal or ""), address=asker.address)
+        self._told(event, backup=request.backup)
         return restore_pb2.NoteBackupResponse().SerializeToString()
+
+    def _told(self, event: str, outcome: str = "done", **fields: object) -> None:
+        asker = ASKER.get()
+        self._audit.record(event, asker.principal, asker.address, call=asker.call, outcome=outcome, **fields)
 
     # --- leases
 

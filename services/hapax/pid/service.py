@@ -55,7 +55,7 @@ class PidService:
             taken_over=self._taken_over,
         )
         self._api = RpcApi(self.blocks, self.leases, view, settings.pid_block_size, ports.random, metrics,
-            self._node.record)
+            self._node.record, ports.audit)
 
     @property
     def registration(self) -> Registration | None:

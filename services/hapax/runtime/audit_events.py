@@ -116,6 +116,13 @@ EVENTS: Final[Mapping[str, Form]] = {
         **_CHANGE, "lease": "its name", "old": "holder: as it called itself",
         "new": "holder, producer_id and generation",
     }, limited=True),
+    "backup_taken": Form("A client has taken a backup of the cluster, as it says itself.", {
+        **_CHANGE, "backup": "its id"}),
+    "producer_ids_reserved": Form(
+        "A restore has begun: lower producer ids than these are refused from now on, and none is handed out.", {
+            **_CHANGE, "old": "the lowest producer id that was not refused", "new": "the lowest one from now on"}),
+    "backup_restored": Form("A backup was restored into the cluster, which serves its topics from now on.", {
+        **_CHANGE, "backup": "its id"}),
     "left_out": Form("Events that were left out, because one principal (or one address) caused too many.", {
         "of": "name of the event that was left out", "count": "how many",
         "since": "when the first of them happened"}),

@@ -6,6 +6,7 @@ from hapax.codec.metadata import PidCounterRecord
 from hapax.core.errors import ErrorCode
 from hapax.rpc.gen.hapax.internal.v1 import pid_pb2
 from hapax.rpc.gen.hapax.v1 import restore_pb2 as pb
+from hapax.runtime.audit_events import EVENTS
 from unit.control_world import KEYS
 from unit.pid.test_pid_service import Lab, in_lab
 
@@ -41,6 +42,23 @@ def test_ids_are_handed_out_above_the_floor() -> None:
         await lab.view.reached(lab.world.model.revision)
         assert lab.view.producer_id_floor == 1 << 33
         assert (await reserve(lab, -1)).error == ErrorCode.INVALID_REQUEST
+
+    in_lab(scenario)
+
+
+def test_a_restore_is_in_the_audit_log() -> None:
+    async def scenario(lab: Lab) -> None:
+        for _ in range(2):  # the second one changes nothing
+            await reserve(lab, 1 << 33)
+        for restored in (False, True):
+            await lab.world.call(
+                lab.service, "NoteBackup", pb.NoteBackupRequest(backup="b", restored=restored), pb.NoteBackupResponse)
+        told = [(event, fields) for event, _, _, fields in lab.world.audit.events[1:]]  # after a topic
+        assert told == [
+            ("producer_ids_reserved", {"call": "ReserveProducerIds", "outcome": "done", "old": 0, "new": 1 << 33}),
+            ("backup_taken", {"call": "NoteBackup", "outcome": "done", "backup": "b"}),
+            ("backup_restored", {"call": "NoteBackup", "outcome": "done", "backup": "b"})]
+        assert all(list(fields) == list(EVENTS[event].fields) for event, fields in told)
 
     in_lab(scenario)
 
