@@ -100,6 +100,7 @@ class Restorer:
             NewTopic(each.name, each.partitions, self._replication_factor or each.replication_factor,
                      {**each.config, "restoring": manifest.backup})
             for each in missing], exist_ok=True)
+        await self._check_ours([each.name for each in missing])
         self._ids = {each.name: each.topic_id for each in await cluster.list_topics()}
         self._progress("restoring transactional ids and groups")
         ids = await self._transactional_ids()
@@ -120,10 +121,7 @@ class Restorer:
         cluster, manifest = self._cluster, self._manifest
         clients, _ = await cluster.topics_by_kind()
         names = [topic.name for topic in clients]
-        restoring = {}
-        for name in names:
-            value = (await cluster.topic_config(name)).get("restoring")
-            restoring[name] = value.value or "" if value is not None else ""
+        restoring = {name: await self._restoring(name) for name in names}
         others = sorted({each for each in restoring.values() if each and each != manifest.backup})
         if others:
             raise BackupError(
@@ -142,6 +140,21 @@ class Restorer:
                 raise BackupError(
                     f"the cluster is not empty: it has the {what}. A backup is restored into a new cluster")
         return {name for name, value in restoring.items() if not value}
+
+    async def _restoring(self, topic: str) -> str:
+        """The backup from which the topic is being restored; empty: none."""
+        value = (await self._cluster.topic_config(topic)).get("restoring")
+        return value.value or "" if value is not None else ""
+
+    async def _check_ours(self, topics: Iterable[str]) -> None:
+        """Raises BackupError where another restore, which began at the same time, has created one of the topics."""
+        for name in topics:
+            found = await self._restoring(name)
+            if found != self._manifest.backup:
+                raise BackupError(
+                    f"another restore has created the topic {name!r} at the same time"
+                    + (f", from backup {found}" if found else "")
+                    + ". Restore into a new cluster, by one command")
 
     # --- coordinators' state --------------------------------------------------------------------------------------
 

@@ -88,10 +88,10 @@ class FolderStore:
         return (self._folder / name).read_bytes()
 
     def list(self, prefix: str) -> list[str]:
-        below = self._folder / prefix
         return sorted(
-            str(path.relative_to(self._folder)) for path in below.rglob("*")
-            if path.is_file() and not path.name.startswith("."))
+            str((Path(folder) / name).relative_to(self._folder))
+            for folder, _, names in os.walk(self._folder / prefix, onerror=_unless_removed)
+            for name in names if not name.startswith("."))
 
     def delete(self, name: str) -> None:
         path = self._folder / name
@@ -107,6 +107,12 @@ class FolderStore:
                 if error.errno != errno.ENOTEMPTY:
                     raise
                 break
+
+
+def _unless_removed(error: OSError) -> None:
+    """Another backup removes folders that are empty."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 class FsspecStore:

@@ -539,4 +539,11 @@ def _running(store: Store, now_ms: int) -> list[tuple[str, str]]:
 
 
 def _objects_of(store: Store, backup: str) -> set[str]:
-    return {each.name for part in manifests.read(store, backup).partitions for each in part.ranges}
+    """None where another expiry has removed the backup."""
+    try:
+        manifest = manifests.read(store, backup)
+    except BackupError:
+        if backup in manifests.listed(store):
+            raise
+        return set()
+    return {each.name for part in manifest.partitions for each in part.ranges}
