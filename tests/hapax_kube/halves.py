@@ -9,7 +9,7 @@ from typing import Final
 SECONDS: Final = {
     "test_operations.py": 230, "test_secure_install.py": 150, "test_spark.py": 90, "test_upgrade.py": 80,
     "test_brokers.py": 60, "test_failover.py": 60, "test_etcd_size.py": 50, "test_etcd_snapshot.py": 50,
-    "test_volumes.py": 42, "test_racks.py": 35, "test_ownership.py": 15, "test_install.py": 5,
+    "test_volumes.py": 42, "test_racks.py": 35, "test_mirror.py": 30, "test_ownership.py": 15, "test_install.py": 5,
 }  # fmt: skip
 """What each file took, alone, without the installation that all its tests use."""
 _UNKNOWN: Final = 60

@@ -70,9 +70,9 @@ async def test_a_mirror_copies_each_record_once_while_its_copiers_are_killed(
         found = tools.get("pods", "-n", team, "-l", MIRROR)["items"]
         return [each["metadata"]["name"] for each in found if "deletionTimestamp" not in each["metadata"]]
 
-    async def become(condition: str) -> None:
+    async def become(what: str) -> None:
         await asyncio.to_thread(
-            tools.kubectl, "-n", team, "wait", "mirror/orders", f"--for=condition={condition}", "--timeout=90s")
+            tools.kubectl, "-n", team, "wait", "mirror/orders", f"--for={what}", "--timeout=90s")
 
     async def copied() -> int:
         async with Admin({"bootstrap.servers": outside}) as admin:
@@ -91,14 +91,14 @@ async def test_a_mirror_copies_each_record_once_while_its_copiers_are_killed(
     writer = Writer(source.bootstrap, [(TOPIC, PARTITIONS)])
     writing = asyncio.create_task(writer.run(pause_s=0.01))
     await asyncio.to_thread(tools.kubectl, "apply", "-f", "-", text=json.dumps(RESOURCE))
-    await become("Ready")
+    await become("condition=Ready")
     figures["a Mirror with two copiers is ready"] = time.monotonic() - began
     first, second = await asyncio.to_thread(copiers)
     await asyncio.to_thread(cluster.kill_container, team, first, "copier")
     await goes_on()
     await asyncio.to_thread(tools.kubectl, "-n", team, "delete", "pod", second, "--grace-period=0", "--force")
     await goes_on()
-    await become("Ready")
+    await become("condition=Ready")
     writer.stop()
     await writing
 
@@ -106,8 +106,12 @@ async def test_a_mirror_copies_each_record_once_while_its_copiers_are_killed(
         return await is_copied(source.bootstrap, outside, TOPIC, COPY)
 
     await until(complete, "the same records on both sides", 60)
+    await become("jsonpath={.status.lag.records}=0")
+    await become("condition=Ready")
     status = (await asyncio.to_thread(tools.get, "mirror", "orders", "-n", team))["status"]
     assert status["topicCount"] == 1 and status["partitions"] == PARTITIONS, status
     assert status["group"] == f"hapax-copy.{TEAM}.orders" and status["recordsCopied"] > 0
+    conditions = {each["type"]: each["status"] for each in status["conditions"]}
+    assert (conditions["SourceReachable"], conditions["Blocked"]) == ("True", "False"), conditions
     assert second not in await asyncio.to_thread(copiers)
     figures["a Mirror copies while two copiers are killed"] = time.monotonic() - began
