@@ -10,6 +10,7 @@ _CUT: Final = unit("core/copy/test_cut.py")
 _POSITION: Final = unit("core/copy/test_position.py")
 _TRANSLATE: Final = unit("core/copy/test_translate.py")
 _BATCHES: Final = unit("copy/test_batches.py")
+_GROUPS: Final = unit("copy/test_groups.py")
 _READER: Final = unit("copy/test_reader.py")
 _SHARES: Final = unit("copy/test_shares.py")
 _COPYING: Final = sim("1009201-1009204", "--hours 0.004 --scene copying --faults-every 2")
@@ -124,6 +125,13 @@ MUTANTS: Final = (
         "sent if partition in sure else None",
         "sent",
         (_READER,),
+    ),
+    Mutant(
+        "a group whose position cannot be written holds those of others", "groups continue with the same record",
+        "copy/groups.py",
+        "                failure = failure or error\n",
+        "                failure = failure or error\n                break\n",
+        (_GROUPS,),
     ),
     Mutant(
         "a copy's positions move though its transaction failed", "each record once", "copy/copier.py",

@@ -461,6 +461,7 @@ class Admin(_Client[admin.Admin]):
     describe_group = _waits(admin.Admin.describe_group)
     group_offsets = _waits(admin.Admin.group_offsets)
     group_lag = _waits(admin.Admin.group_lag)
+    advance_group_offsets = _waits(admin.Admin.advance_group_offsets)
     alter_group_offsets = _waits(admin.Admin.alter_group_offsets)
     delete_group_offsets = _waits(admin.Admin.delete_group_offsets)
     describe_shards = _waits(admin.Admin.describe_shards)

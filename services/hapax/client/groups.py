@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from hapax.client.cluster import COORDINATORS, ClusterClient
 from hapax.client.coordination import OffsetAndMetadata, Offsets, encode_offsets
-from hapax.client.errors import HapaxError, from_code
+from hapax.client.errors import HapaxError, RetriableError, from_code
 from hapax.client.membership import Identity
 from hapax.client.offsets import OffsetAdmin
 from hapax.core.errors import ErrorCode
@@ -28,10 +28,14 @@ _BY_INSTANCE: Final = 7
 """The first versions of OffsetCommit for members of the consumer protocol, and for static members."""
 _BATCHED_LEAVE: Final = 3
 """The first version of LeaveGroup that names static members."""
+_STABLE: Final = 7
+"""The first version of OffsetFetch that tells of open transactions."""
 _OFFSETS_OF_GROUPS: Final = 8
 """The first version of OffsetFetch that names several groups."""
 _OFFSETS_BY_NAME: Final = 9
 """Its last version that names topics by name."""
+_FRESH_MS: Final = 5_000
+"""Age of offsets up to which others are compared with them."""
 NO_MEMBER: Final = Identity(-1, "", None)
 _COUNTED_AT_ONCE: Final = 32 << 20
 """Bytes of logs that all brokers together read in one round of counting."""
@@ -189,26 +193,56 @@ class GroupAdmin(OffsetAdmin):
     async def committed_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """All committed offsets of a group of any Kafka cluster, without those of open transactions. Empty if there is
         no such group. Raises HapaxError."""
+        return await self._cluster.within(
+            self._timeout, "committed offsets", lambda: self._committed_once(group, stable=False))
+
+    async def advance_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_ms: int | None = None
+    ) -> int:
+        """Commits those offsets that are higher than the group's own, for a group without members. Returns their
+        number. Before each attempt the group's own are read again, and open transactions that will commit some are
+        waited for (Kafka 2.5 or newer): the group may go on by itself. Kafka has no call that compares and writes in
+        one step, so an attempt whose reading took long is not used. `timeout_ms`: instead of default.api.timeout.ms.
+        Raises HapaxError."""
+        limit = self._timeout if timeout_ms is None else timeout_ms
+
+        async def attempt() -> int:
+            began = self._cluster.now()
+            own = await self._committed_once(group, stable=True)
+            moved = {each: new for each, new in offsets.items() if each not in own or own[each].offset < new.offset}
+            if moved and self._cluster.now() - began > _FRESH_MS:
+                raise RetriableError(
+                    f"reading the offsets of group {group!r} took more than {_FRESH_MS} ms",
+                    code=ErrorCode.REQUEST_TIMED_OUT)
+            if moved:
+                await commit_once(self._cluster, group, moved)
+            return len(moved)
+
+        return await self._cluster.within(limit, "advancing offsets", attempt) if offsets else 0
+
+    async def _committed_once(self, group: str, *, stable: bool) -> dict[TopicPartition, OffsetAndMetadata]:
+        """`stable`: raises RetriableError where an open transaction will commit an offset."""
         Message = messages.OffsetFetchRequest
-
-        async def attempt() -> dict[TopicPartition, OffsetAndMetadata]:
-            peer = await self._cluster.coordinator_peer("group", group)
-            version = peer.capabilities.pick(Message, at_most=_OFFSETS_BY_NAME, at_least=2)
-            if version >= _OFFSETS_OF_GROUPS:
-                wanted = Message.OffsetFetchRequestGroup(group_id=group, member_id=None, member_epoch=-1, topics=None)
-                answer = (await peer.call(
-                    Message(require_stable=False, groups=[wanted]), version=version)).groups[0]
-            else:
-                answer = await peer.call(
-                    Message(group_id=group, require_stable=False, topics=None), version=version)
-            check_group(self._cluster, group, answer.error_code, f"committed offsets of group {group!r}")
-            return {
-                TopicPartition(topic.name, PartitionIndex(each.partition_index)): OffsetAndMetadata(
-                    each.committed_offset, each.metadata or "", each.committed_leader_epoch)
-                for topic in answer.topics for each in topic.partitions
-                if not each.error_code and each.committed_offset >= 0}
-
-        return await self._cluster.within(self._timeout, "committed offsets", attempt)
+        peer = await self._cluster.coordinator_peer("group", group)
+        version = peer.capabilities.pick(Message, at_most=_OFFSETS_BY_NAME, at_least=_STABLE if stable else 2)
+        if version >= _OFFSETS_OF_GROUPS:
+            wanted = Message.OffsetFetchRequestGroup(group_id=group, member_id=None, member_epoch=-1, topics=None)
+            answer = (await peer.call(
+                Message(require_stable=stable, groups=[wanted]), version=version)).groups[0]
+        else:
+            answer = await peer.call(
+                Message(group_id=group, require_stable=stable, topics=None), version=version)
+        what = f"committed offsets of group {group!r}"
+        check_group(self._cluster, group, answer.error_code, what)
+        found = {}
+        for topic in answer.topics:
+            for each in topic.partitions:
+                if each.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                    raise from_code(each.error_code, what)
+                if not each.error_code and each.committed_offset >= 0:
+                    found[TopicPartition(topic.name, PartitionIndex(each.partition_index))] = OffsetAndMetadata(
+                        each.committed_offset, each.metadata or "", each.committed_leader_epoch)
+        return found
 
     async def remove_group_member(self, group: str, member_id: str, instance_id: str) -> None:
         """Removes a static member from a group of the classic protocol (KIP-345), so that others get its partitions

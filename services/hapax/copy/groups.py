@@ -36,6 +36,8 @@ _CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": str(7 * 24 * 3600 
 """A group that is further behind is copied once it has come nearer."""
 _HIDDEN_ATTEMPTS: Final = 100
 _HIDDEN_S: Final = 0.05
+_ADVANCE_MS: Final = 10_000
+"""How long a group whose coordinator does not answer, or which has an open transaction, holds the other groups."""
 _ACTIVE: Final = frozenset({
     ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS,
     ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.FENCED_MEMBER_EPOCH})
@@ -114,31 +116,34 @@ class GroupPositions:
             self._runs[share] = known
 
     async def copy(self, shares: Mapping[TopicPartition, Copied]) -> None:
-        """Commits the positions that have moved. `shares`: by partition of the source. Raises HapaxError."""
+        """Commits the positions that have moved. `shares`: by partition of the source. Raises the first HapaxError,
+        once all groups have had their turn."""
+        failure: HapaxError | None = None
         for group in await self._source.group_ids():
             if group.startswith(GROUP_PREFIX) or not self._matches.fullmatch(group):
                 continue
-            theirs = await self._source.committed_offsets(group)
-            wanted = {}
-            for partition, position in theirs.items():
-                share = shares.get(partition)
-                if share is None:
-                    continue
-                translated = self.translate(share.target, position.offset, share.position)
-                if translated is not None:
-                    wanted[share.target] = OffsetAndMetadata(translated, position.metadata)
-            if wanted:
-                await self._commit(group, wanted)
+            try:
+                await self._copy_group(group, shares)
+            except HapaxError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    async def _copy_group(self, group: str, shares: Mapping[TopicPartition, Copied]) -> None:
+        wanted = {}
+        for partition, position in (await self._source.committed_offsets(group)).items():
+            share = shares.get(partition)
+            if share is None:
+                continue
+            translated = self.translate(share.target, position.offset, share.position)
+            if translated is not None:
+                wanted[share.target] = OffsetAndMetadata(translated, position.metadata)
+        if wanted:
+            await self._commit(group, wanted)
 
     async def _commit(self, group: str, wanted: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        there = await self._target.committed_offsets(group)
-        moved = {
-            partition: position for partition, position in wanted.items()
-            if partition not in there or there[partition].offset < position.offset}
-        if not moved:
-            return
         try:
-            await self._target.alter_group_offsets(group, moved)
+            moved = await self._target.advance_group_offsets(group, wanted, timeout_ms=_ADVANCE_MS)
         except HapaxError as error:
             if error.code not in _ACTIVE:
                 raise
@@ -146,8 +151,9 @@ class GroupPositions:
                 log.info("group %r is active on the target, so its positions are not copied", group)
             self._active.add(group)
             return
-        self._active.discard(group)
-        self.committed += len(moved)
+        if moved:
+            self._active.discard(group)
+            self.committed += moved
 
     def partition_of(self, share: TopicPartition) -> TopicPartition:
         """Of the copy's own topic, for what was copied of a share."""
