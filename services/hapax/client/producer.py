@@ -271,7 +271,7 @@ class Producer:
         try:
             return list(await asyncio.gather(*deliveries))
         except ConditionFailedError as error:
-            if self._engine.failure is error:  # else it is of another record, and nobody has learnt it
+            if self._engine.failure is error:  # else another record failed before, and flush() reports it
                 self._engine.failure = None
             raise
 
