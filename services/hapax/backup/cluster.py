@@ -10,7 +10,7 @@ from hapax.client.admin import TopicInfo
 from hapax.client.errors import FatalError, HapaxError, RetriableError, from_code
 from hapax.client.identities import Identities
 from hapax.client.leaders import by_node
-from hapax.client.raw_fetch import fetch_raw
+from hapax.client.raw_fetch import RawFetch, fetch_raw
 from hapax.codec.batch import iterate_batches
 from hapax.codec.metadata import INTERNAL_TOPICS
 from hapax.core.batch import BatchHeader
@@ -46,11 +46,21 @@ class BackedUpCluster(Identities):
     ) -> AsyncIterator[tuple[memoryview, BatchHeader]]:
         """Every batch from `start` to below `end`, which is committed. Raises LogStartMoved."""
         offset = start
+
+        async def attempt() -> RawFetch:
+            found = await fetch_raw(
+                self._cluster, partition, offset, committed=False, max_bytes=_FETCH_BYTES, timeout_ms=self._timeout,
+                topic_id=topic_id)
+            if not found.data and found.high_watermark < end:  # a new leader learns it from its followers
+                raise RetriableError(
+                    f"{partition.topic}-{partition.partition} ends at {found.high_watermark} now, not at {end}: an "
+                    "unclean election has lost records", advice="Take the backup again")
+            return found
+
         while offset < end:
             try:
-                fetched = await fetch_raw(
-                    self._cluster, partition, offset, committed=False, max_bytes=_FETCH_BYTES, timeout_ms=self._timeout,
-                    topic_id=topic_id)
+                fetched = await self._cluster.within(
+                    self._timeout, f"reading {partition.topic}-{partition.partition}", attempt)
             except FatalError as error:
                 if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                     raise
@@ -68,10 +78,6 @@ class BackedUpCluster(Identities):
                 yield view[position : position + header.size], header
                 offset = header.next_offset
             if offset == before:
-                if fetched.high_watermark < end:
-                    raise RetriableError(
-                        f"{partition.topic}-{partition.partition} ends at {fetched.high_watermark} now, not at {end}: "
-                        "an unclean election has lost records", advice="Take the backup again")
                 return  # compaction has removed the rest
 
     async def topics_by_kind(self) -> tuple[list[TopicInfo], list[TopicInfo]]:

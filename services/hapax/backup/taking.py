@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Final, NamedTuple
@@ -148,7 +149,8 @@ class BackupTaker:
         cluster = self._cluster
         kinds = await cluster.topics_by_kind()
         for topic in kinds[0]:
-            await self._described(topic, internal=False)  # one that is being restored cannot be read
+            with _unless_deleted():
+                await self._described(topic, internal=False)  # one that is being restored cannot be read
         leases = await self._counted_leases()
         # First of all: a marker that is stored above one of the ends below is older than its COMPLETE record, which is
         # therefore above these ends. So no clock has to say which ids have decided something lately.
@@ -172,6 +174,11 @@ class BackupTaker:
         groups = [name for name in before if name.topic == OFFSETS_TOPIC]
         await self._copy(backup, topics, await self._ends_of(groups), before, base, began, {}, read)
         clients, _ = await cluster.topics_by_kind()
+        other = {each.name for each in clients if each.name in topics and topics[each.name].topic_id != each.topic_id}
+        before = {name: end for name, end in before.items() if name.topic not in other}
+        leases = {lease: (producer_id, {
+            name: (0, -1) if name.topic in other else each for name, each in counts.items()})
+            for lease, (producer_id, counts) in leases.items()}
         topics |= {topic.name: topic for topic in clients}
         named = [TopicPartition(t.name, PartitionIndex(p.partition)) for t in clients for p in t.partitions]
         watched = {
@@ -188,16 +195,15 @@ class BackupTaker:
                         each for each in excluded(ids.decided, through, read[name].pieces)
                         if each >= read[name].part.start))
             for name in sorted(there)]
-        kept = {topic.name for topic in clients} | {TXN_STATE_TOPIC, OFFSETS_TOPIC}
+        lacking = {each.topic for each in named if each not in there}  # deleted since they were listed
+        kept = {topic.name for topic in clients} - lacking | {TXN_STATE_TOPIC, OFFSETS_TOPIC}
         described = []
         for topic_name in sorted(kept & set(topics)):
-            try:
+            kept.discard(topic_name)
+            with _unless_deleted():
                 described.append(await self._described(
                     topics[topic_name], internal=topic_name in (TXN_STATE_TOPIC, OFFSETS_TOPIC)))
-            except HapaxError as error:
-                if error.code not in _GONE:
-                    raise
-                kept.discard(topic_name)
+                kept.add(topic_name)
         return Manifest(
             backup=backup, cluster_id=cluster.cluster_id, began_ms=began, taken_ms=self._now_ms(),
             release=package_version(), base=base.backup if base is not None else "",
@@ -219,9 +225,19 @@ class BackupTaker:
         return {name: end for name, (_, end) in (await self._ends_of(names)).items()}
 
     async def _ends_of(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """(log start, high watermark), as of now."""
-        found = await self._cluster.partition_offsets(list(names))
-        return {name: (each.first, each.high_watermark) for name, each in found.items()}
+        """(log start, high watermark), as of now. Without the topics that are deleted meanwhile."""
+        wanted = list(names)
+        while True:
+            try:
+                found = await self._cluster.partition_offsets(wanted)
+            except HapaxError:
+                there = {topic.name for kind in await self._cluster.topics_by_kind() for topic in kind}
+                left = [name for name in wanted if name.topic in there]
+                if len(left) == len(wanted):
+                    raise
+                wanted = left
+            else:
+                return {name: (each.first, each.high_watermark) for name, each in found.items()}
 
     async def _read_transactions(
         self, backup: str, topic: TopicInfo, shard: TopicPartition, ends: tuple[int, int], at_first: int,
@@ -299,13 +315,11 @@ class BackupTaker:
             topic = topics.get(name.topic)
             if topic is None:
                 return
-            try:
+            with _unless_deleted():
                 into[name] = await self._copy_one(
                     backup, topic, name, ends[name], before.get(name, 0), base, began, watched)
-            except HapaxError as error:
-                if error.code not in _GONE:
-                    raise
-                topics.pop(name.topic, None)  # deleted meanwhile: its part of each transaction counts as done
+                return
+            topics.pop(name.topic, None)  # its part of each transaction counts as done
 
         await for_each(ends, one, AT_ONCE)
 
@@ -402,6 +416,16 @@ class BackupTaker:
             own = {name: each.value for name, each in config.items() if each.source == "group"}
             found.append((group, {name: value for name, value in own.items() if value is not None}))
         return tuple(found)
+
+
+@contextmanager
+def _unless_deleted() -> Iterator[None]:
+    """Ends the block where its topic is deleted meanwhile."""
+    try:
+        yield
+    except HapaxError as error:
+        if error.code not in _GONE:
+            raise
 
 
 def _follow(found: _Read, batch: memoryview, header: BatchHeader, watch_from: int) -> None:

@@ -16,6 +16,7 @@ from hapax.backup.restoring import Restorer
 from hapax.backup.store import FolderStore
 from hapax.backup.taking import BackupTaker, Taken
 from hapax.client.admin import TopicInfo, TopicPartitionInfo
+from hapax.client.errors import from_code
 from hapax.client.offsets import PartitionOffsets
 from hapax.codec.batch import patch_prefix, read_header
 from hapax.codec.control import decode_control, encode_control
@@ -26,6 +27,7 @@ from hapax.codec.transaction_log import decode_value, encode_record
 from hapax.core.backup.manifest import Manifest
 from hapax.core.batch import CONTROL, TRANSACTIONAL, BatchHeader
 from hapax.core.control import Marker, ProducerFence
+from hapax.core.errors import ErrorCode
 from hapax.core.group.offsets import CommittedOffset, OffsetRecord
 from hapax.core.transaction.record import CommittedToken, Transaction, TransactionPartition
 from hapax.core.transaction.states import State
@@ -78,6 +80,7 @@ class History:
         self.now = 1_700_000_000_000
         self.logs: dict[TopicPartition, list[bytes]] = {}
         self.starts: dict[TopicPartition, int] = {}
+        self.topics = dict(TOPICS)
         self.producers = [Producer(f"t{n}", n) for n in range(producers)]
         self.committed: dict[tuple[str, TopicPartition], int] = {}
         self.cluster_id = "model"
@@ -187,14 +190,24 @@ class History:
 
     def _infos(self, topics: list[str]) -> list[TopicInfo]:
         counts = {"a": PARTITIONS, "b": PARTITIONS}
-        return [TopicInfo(name, str(TOPICS[name]), tuple(
-            TopicPartitionInfo(index, 0, 0, (0,)) for index in range(counts.get(name, SHARDS)))) for name in topics]
+        return [TopicInfo(name, str(self.topics[name]), tuple(
+            TopicPartitionInfo(index, 0, 0, (0,)) for index in range(counts.get(name, SHARDS))))
+            for name in topics if name in self.topics]
+
+    def delete(self, topic: str) -> None:
+        del self.topics[topic]
+        for where in DATA:
+            if where.topic == topic:
+                self.logs.pop(where, None)
+                self.starts.pop(where, None)
 
     async def topics_by_kind(self) -> tuple[list[TopicInfo], list[TopicInfo]]:
         return self._infos(["a", "b"]), self._infos(["__transaction_state", "__consumer_offsets"])
 
     async def partition_offsets(self, names: list[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
         found = {}
+        if any(name.topic not in self.topics for name in names):
+            raise from_code(ErrorCode.LEADER_NOT_AVAILABLE, "a deleted topic")
         for name in self.chance.sample(names, len(names)):
             found[name] = PartitionOffsets(self.starts.get(name, 0), self.end(name), self.end(name))
             self.run(self.steps_between)
@@ -203,8 +216,9 @@ class History:
     async def batches(
         self, name: TopicPartition, topic_id: str, start: int, end: int
     ) -> AsyncIterator[tuple[memoryview, BatchHeader]]:
-        assert topic_id == str(TOPICS[name.topic])
         self.on_read(name)
+        if topic_id != str(self.topics.get(name.topic)):
+            raise from_code(ErrorCode.UNKNOWN_TOPIC_ID, name.topic)
         for batch in [*self.logs.get(name, []), b""]:
             if start < min(end, self.starts.get(name, 0)):
                 raise LogStartMoved(self.starts[name])
@@ -223,6 +237,8 @@ class History:
         return Described(producer.serial, producer.state.kafka_name)
 
     async def topic_config(self, name: str) -> dict[str, Any]:
+        if name not in self.topics:
+            raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
         return {}
 
     async def note_backup(self, backup: str, *, restored: bool) -> str:
