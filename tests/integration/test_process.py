@@ -354,6 +354,28 @@ async def test_an_aborted_first_batch_is_not_skipped_by_a_start_at_the_end(world
     await world.check()
 
 
+async def test_what_a_new_group_has_read_is_not_skipped_by_a_restart_at_the_end(world: World) -> None:
+    await world.prepare(0, partitions=1)
+    settings = {"auto.offset.reset": "latest"}
+    processor = world.processor(settings=settings, batch_ms=60_000, batch_records=1000)
+    async with world.running(processor):
+
+        async def positioned() -> bool:
+            return bool(processor.consumer.positions())
+
+        await until(positioned, "position")
+        await world.send(20)
+
+        async def read() -> bool:
+            return sum(processor.consumer.positions().values()) == 20
+
+        await until(read, "record")
+    processor = world.processor(settings=settings)
+    async with world.running(processor) as tasks:
+        await world.done(*tasks)
+    await world.check()
+
+
 async def test_a_topic_that_is_made_again_is_read_from_its_beginning(world: World) -> None:
     await world.prepare(50)
     processor = world.processor()

@@ -255,7 +255,9 @@ class Processor:
     async def _start(self) -> None:
         await self.producer.start()
         await self._check_dead_letters()
-        self.consumer.subscribe(self._inputs, on_revoked=self._given_up, on_lost=self._given_up)
+        self.consumer.subscribe(
+            self._inputs, on_assigned=self._assigned if self._latest else None, on_revoked=self._given_up,
+            on_lost=self._given_up)
         await self.consumer.start()
 
     async def _perform(self, action: Action) -> None:
@@ -360,6 +362,14 @@ class Processor:
         self._machine.gone_back()
 
     # --- inner steps ------------------------------------------------------------------------------------------
+
+    async def _assigned(self, partitions: list[TopicPartition]) -> None:
+        """Commits where a new group begins with `auto.offset.reset=latest`. Otherwise what is read before the first
+        transaction is committed would be left out by a restart, or by the next owner: they would begin at the end."""
+        known = await self.consumer.committed(partitions)
+        new = [p for p in partitions if p not in known]
+        if new:
+            await self.consumer.commit(await self.consumer.end_offsets(new))
 
     async def _given_up(self, partitions: list[TopicPartition]) -> None:
         self._machine.given_up(partitions)
