@@ -127,6 +127,13 @@ MUTANTS: Final = (
         (_READER,),
     ),
     Mutant(
+        "a position outlives the topic of the target", "a name is taken for the thing it named",
+        "core/copy/position.py",
+        "    return bool(former and target_id) and former != target_id\n",
+        "    return False\n",
+        (_POSITION,),
+    ),
+    Mutant(
         "a group whose position cannot be written holds those of others", "groups continue with the same record",
         "copy/groups.py",
         "                failure = failure or error\n",

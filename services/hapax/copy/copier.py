@@ -86,6 +86,8 @@ class Copier:
         self._settings = settings
         self._ports = ports or RealPorts()
         self._stopping = self._fenced = self._connected = False
+        self._made_again = False
+        """A topic of the target was deleted and made again."""
         self._started_ms = self._ports.clock.now_ms()
         self._unreached = {"sourceError": "", "targetError": ""}
         """Why the clusters could not be connected to; empty: they could, or it has not been tried."""
@@ -233,6 +235,7 @@ class Copier:
             except HapaxError as error:
                 log.warning("the topics could not be looked up, next attempt follows: %s", error)
                 continue
+            self._made_again = self._made_again or self._shares.has_former(self._topics.target_ids)
             if {share.topic for share in new} - topics:
                 self._shares.subscribe()
             self._news.set()
@@ -257,6 +260,9 @@ class Copier:
         while not self._stopping:
             self._news.clear()
             await self._poll_group(0)
+            if self._made_again:
+                self._made_again = False
+                self._shares.read_positions_again()
             self._shares.admit_soon()
             await self._look_at_readings()
             try:
@@ -454,7 +460,9 @@ class Copier:
     def _position(self, share: TopicPartition, reading: Reading, offset: int, epoch: int) -> OffsetAndMetadata:
         topic_id = str(reading.topic_id) if reading.topic_id.int else ""
         cluster = self._clients.reading.cluster_id or ""
-        position = Position(offset, cluster, self._shares.sources[share].topic, topic_id, epoch)
+        position = Position(
+            offset, cluster, self._shares.sources[share].topic, topic_id, epoch,
+            self._shares.target_ids.get(share, ""))
         return OffsetAndMetadata(offset, position.metadata())
 
     # --- the end --------------------------------------------------------------------------------------------------

@@ -23,8 +23,8 @@ from hapax.copy.groups import Copied, GroupPositions
 from hapax.copy.metrics import CopyCounts, PartitionCount, State
 from hapax.copy.reader import Reader, Reading
 from hapax.copy.settings import CopySettings
-from hapax.copy.topics import Topics
-from hapax.core.copy.position import NO_EPOCH, Kind, Position, Source, Trouble, judge
+from hapax.copy.topics import Topics, id_of
+from hapax.core.copy.position import NO_EPOCH, Kind, Position, Source, Trouble, is_of_former, judge
 from hapax.core.copy.topics import Wanted
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
@@ -75,6 +75,8 @@ class Shares:
         """Shares that are read and have no committed position."""
         self.sources: dict[TopicPartition, TopicPartition] = {}
         """Share -> partition of the source, of the whole copy."""
+        self.target_ids: dict[TopicPartition, str] = {}
+        """Share -> id of its topic on the target, when the position was read."""
         self.counts: dict[TopicPartition, PartitionCount] = {}
         self._admitting: asyncio.Task[None] | None = None
         self._tenures: Counter[TopicPartition] = Counter()
@@ -179,6 +181,13 @@ class Shares:
         self.unclaimed.clear()
         self.unmarked.clear()
 
+    def has_former(self, target_ids: Mapping[str, str]) -> bool:
+        """Whether a topic of the target was deleted and made again since its position was read. `target_ids`: by name,
+        as they are now."""
+        return any(
+            known and target_ids.get(share.topic, known) != known for share, known in self.target_ids.items()
+            if self.reading(share) is not None)
+
     def admit_soon(self) -> None:
         now = self._clients.reading.now()
         for share, (_, again) in list(self.troubles.items()):
@@ -204,10 +213,17 @@ class Shares:
         try:
             committed = await self._clients.group.committed(shares)
             topics = await self._clients.reading.existing({self.sources[each].topic for each in shares})
+            ids = {each.name: id_of(each.topic_id) for each in await self._clients.target.list_topics(
+                {each.topic for each in shares})}
         except HapaxError as error:
             log.warning("positions could not be read, next attempt follows: %s", error)
             await asyncio.sleep(_PAUSE_S)
             return
+        for share, position in list(committed.items()):
+            if is_of_former(position.offset, position.metadata, ids.get(share.topic, "")):
+                log.warning(
+                    "%s was deleted and made again on the target, so it is copied from the beginning", name_of(share))
+                del committed[share]
         places = asyncio.Semaphore(_LOOK_UPS)
 
         async def beginning(share: TopicPartition) -> Callable[[], None] | None:
@@ -235,6 +251,7 @@ class Shares:
         if not waits or self._clients.reading.now() - self._waits_since >= _TOGETHER_MS:
             for share, begin in zip(shares, found, strict=True):
                 if begin is not None and share in self.owned and share in self.pending:
+                    self.target_ids[share] = ids.get(share.topic, "")
                     begin()
         if waits:
             self._news()  # the others begin now

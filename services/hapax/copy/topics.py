@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from typing import Final
+from uuid import UUID
 
 from hapax.client.admin import Admin, NewTopic
 from hapax.client.errors import HapaxError
@@ -26,6 +27,8 @@ class Topics:
         """By the name of the topic that holds the shares on the target."""
         self.troubles: dict[str, str] = {}
         """Target topic -> why it cannot be used."""
+        self.target_ids: dict[str, str] = {}
+        """Of the target's topics, as far as there were any when they were last looked up."""
         self._one_cluster: bool | None = None
         """Whether source and target are the same. None: not known yet."""
 
@@ -57,8 +60,9 @@ class Topics:
 
     async def _prepare(self, wanted: Iterable[Wanted]) -> None:
         topics = list(wanted)
-        there = {each.name: len(each.partitions) for each in await self._target.list_topics(
-            [each.target for each in topics])} if topics else {}
+        listed = await self._target.list_topics([each.target for each in topics]) if topics else []
+        self.target_ids = {each.name: id_of(each.topic_id) for each in listed}
+        there = {each.name: len(each.partitions) for each in listed}
         former, self.troubles = self.troubles, {}
         for change in changes(topics, there):
             name = change.topic.target
@@ -87,3 +91,8 @@ class Topics:
         await self._target.create_topics([NewTopic(
             topic.target, topic.partitions, self._settings.replication_factor, config)], exist_ok=True)
         log.info("created topic %r on the target with %d partitions", topic.target, topic.partitions)
+
+
+def id_of(topic_id: str) -> str:
+    """Empty: the cluster knows no topic ids."""
+    return topic_id if UUID(topic_id).int else ""

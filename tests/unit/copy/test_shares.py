@@ -45,7 +45,8 @@ class World:
         reading = SimpleNamespace(
             existing=self._existing, follow=lambda _: None, cluster_id="", now=lambda: self.now_ms,
             options={"default.api.timeout.ms": 1000})
-        clients: Any = SimpleNamespace(group=group, reading=reading, source=SimpleNamespace(
+        target = SimpleNamespace(list_topics=self._list_topics)
+        clients: Any = SimpleNamespace(group=group, reading=reading, target=target, source=SimpleNamespace(
             listed_offsets=self._listed_offsets))
         reader: Any = SimpleNamespace(add=self._add, drop=lambda _: None, readings=self.readings, bytes=0)
         topics: Any = SimpleNamespace(share_topic=lambda wanted: wanted.target)
@@ -60,6 +61,9 @@ class World:
 
     async def _existing(self, names: Iterable[str]) -> dict[str, Any]:
         return {name: SimpleNamespace(partitions=self.leaders, topic_id=UUID(int=0)) for name in names}
+
+    async def _list_topics(self, names: Iterable[str]) -> list[Any]:
+        return [SimpleNamespace(name=name, topic_id=str(UUID(int=9))) for name in names]
 
     async def _listed_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
         self.asked_about += partitions

@@ -25,10 +25,14 @@ class Position(NamedTuple):
     """Empty: the source knows no topic ids."""
     epoch: int = NO_EPOCH
     """Leader epoch of the last batch before the offset; -1: unknown."""
+    target_id: str = ""
+    """Id of the target's topic that holds the records before the offset; empty: unknown."""
 
     def metadata(self) -> str:
         """The metadata of the committed offset (at most 4,096 bytes)."""
         facts = {"v": 1, "cluster": self.cluster, "topic": self.topic, "id": self.topic_id, "epoch": self.epoch}
+        if self.target_id:
+            facts["target"] = self.target_id
         return json.dumps(facts, separators=(",", ":"), ensure_ascii=False)
 
     @classmethod
@@ -38,9 +42,21 @@ class Position(NamedTuple):
             facts = json.loads(metadata)
             if facts["v"] != 1:
                 raise ValueError(f"a later version of hapax copy has committed it: {metadata!r}")
-            return cls(offset, str(facts["cluster"]), str(facts["topic"]), str(facts["id"]), int(facts["epoch"]))
+            return cls(
+                offset, str(facts["cluster"]), str(facts["topic"]), str(facts["id"]), int(facts["epoch"]),
+                str(facts.get("target", "")))
         except (KeyError, TypeError, json.JSONDecodeError):
             raise ValueError(f"it is not of hapax copy: {metadata!r}") from None
+
+
+def is_of_former(offset: int, metadata: str, target_id: str) -> bool:
+    """Whether the position is of a topic of the target that was deleted and made again since. `target_id`: of the
+    present one; empty: unknown."""
+    try:
+        former = Position.read(offset, metadata).target_id
+    except ValueError:
+        return False
+    return bool(former and target_id) and former != target_id
 
 
 class Kind(Enum):

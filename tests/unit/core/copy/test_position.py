@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hapax.core.copy.position import Kind, Position, Source, judge
+from hapax.core.copy.position import Kind, Position, Source, is_of_former, judge
 
 POSITION = Position(100, "cluster", "orders", "id", 3)
 SOURCE = Source("cluster", "id", 0, 200, 150)
@@ -48,3 +48,16 @@ def test_another_topic_of_the_same_target() -> None:
 def test_what_is_unknown_says_nothing() -> None:
     unknown = POSITION._replace(cluster="", topic_id="", epoch=-1)
     assert judge("orders-0", unknown, "orders", SOURCE._replace(cluster="any", topic_id="any", epoch_end=0)) is None
+
+
+@pytest.mark.parametrize(("written", "now", "former"), [
+    ("one", "other", True), ("one", "one", False), ("", "one", False), ("one", "", False),
+])  # fmt: skip
+def test_a_position_is_void_once_the_topic_of_the_target_is_another_one(written: str, now: str, former: bool) -> None:
+    metadata = POSITION._replace(target_id=written).metadata()
+    assert Position.read(100, metadata).target_id == written
+    assert is_of_former(100, metadata, now) is former
+
+
+def test_a_position_of_others_is_judged_elsewhere() -> None:
+    assert not is_of_former(100, "theirs", "id")
