@@ -140,4 +140,40 @@ MUTANTS = (
         "partitions=tuple(counts), carried={})\n",
         (ALLOCATOR,),
     ),
+    Mutant(
+        "a backup splits a transaction over a topic that is created again", "backups", "backup/taking.py",
+        "        before = {name: end for name, end in before.items() if name.topic not in other}\n",
+        "",
+        (unit("backup/test_deleted_topics.py"),),
+    ),
+    Mutant(
+        "a new leader's first high watermark ends a log", "backups", "backup/cluster.py",
+        "            if not found.data and found.high_watermark < end:",
+        "            if False:",
+        (unit("backup/test_deleted_topics.py"),),
+    ),
+    Mutant(
+        "two restores of different backups are mixed", "backups", "backup/restoring.py",
+        "            if found != self._manifest.backup:\n",
+        "            if False:\n",
+        (unit("backup/test_at_the_same_time.py"),),
+    ),
+    Mutant(
+        "a backup believes clocks about what was decided lately", "backups", "backup/taking.py",
+        "                        if header.next_offset > at_first or record.state",
+        "                        if record.state",
+        (unit("backup/test_clocks_and_deletions.py"),),
+    ),
+    Mutant(
+        "a backup whose objects were removed is finished", "backups", "backup/taking.py",
+        "            await self._check_running()\n            await self._put(",
+        "            await self._put(",
+        (unit("backup/test_clocks_and_deletions.py"),),
+    ),
+    Mutant(
+        "a part of a batch is imported without those before it", "backups", "broker/importing.py",
+        "    if not 0 <= position <= len(parts):\n",
+        "    if False:\n",
+        (IMPORTING,),
+    ),
 )
