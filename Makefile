@@ -40,11 +40,12 @@ secure-demo: setup ## two tenants on a closed cluster: one refused, certificates
 	@$(BIN)/python -m scripts.secure_demo
 
 test: lint ## run lint, type checks, layering checks and all tests
-	@# tests/kubernetes for the most part wait for a Kubernetes: they run beside the others, and are printed after them.
+	@# Tests for the most part wait for processes, and tests/kubernetes even more: five workers keep two cores busy. The
+	@# latter run beside the others, and are printed after them.
 	@mkdir -p build; \
-	$(BIN)/python -m pytest -n 3 -rs tests/kubernetes >build/test-kubernetes.log 2>&1 & kubernetes=$$!; \
+	$(BIN)/python -m pytest -n 2 -rs tests/kubernetes >build/test-kubernetes.log 2>&1 & kubernetes=$$!; \
 	code=0; \
-	$(BIN)/python -m pytest -n 2 -rs tests --ignore tests/kubernetes || code=$$?; \
+	$(BIN)/python -m pytest -n 3 -rs tests --ignore tests/kubernetes || code=$$?; \
 	wait $$kubernetes || code=$$?; \
 	cat build/test-kubernetes.log; \
 	exit $$code
