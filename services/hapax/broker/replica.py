@@ -88,14 +88,12 @@ class Replica:
         self.index = partition.partition
         self.name = f"{topic}-{partition.partition}"
         self.leader_epoch = -1
-        self.epoch_start = 0
-        """The log's end when this leadership began."""
+        self.epoch_start = 0  # the log's end when this leadership began
         self.newest_connection = -1
         self.serving = False
         self.internal = internal
         self.storage_error = ""
-        self.imported_parts = bytearray()
-        """Of batches that a restore sends in several calls."""
+        self.imported_parts = bytearray()  # of a batch that a restore sends in several calls
         self.commit_queued = False
         self.machine: PartitionMachine
         self.log: SegmentLog
