@@ -5,6 +5,7 @@ The clients are librdkafka's, from outside the Kubernetes cluster, as an applica
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -23,6 +24,14 @@ from confluent_kafka import (
 _JOIN_S: Final = 120.0
 _EVERY_S: Final = 0.02
 PARTITIONS: Final = 3
+_logger = logging.getLogger("librdkafka")
+_logger.addHandler(logging.NullHandler())
+_logger.propagate = False
+_COMMON: Final = {
+    # As docs/kubernetes.md advises for the time in which pods are replaced. librdkafka's default is 30 s.
+    "socket.connection.setup.timeout.ms": 2_000,
+    "logger": _logger,  # it tells of each node that restarts; what counts is in `notes`
+}  # fmt: skip
 
 
 class Client(ABC):
@@ -82,7 +91,7 @@ class Writer(Client):
     def work(self) -> None:
         producer = Producer({
             "bootstrap.servers": self.bootstrap, "enable.idempotence": True, "linger.ms": 0,
-            "delivery.timeout.ms": 120_000, "logger": _quiet(),
+            "delivery.timeout.ms": 120_000, **_COMMON,
         })  # fmt: skip
         number = 0
         while not self.stopping.is_set():
@@ -111,7 +120,7 @@ class Copier(Client):
     def work(self) -> None:
         consumer = Consumer({
             "bootstrap.servers": self.bootstrap, "group.id": f"{self._target}-copier", "enable.auto.commit": False,
-            "auto.offset.reset": "earliest", "isolation.level": "read_committed", "logger": _quiet(),
+            "auto.offset.reset": "earliest", "isolation.level": "read_committed", **_COMMON,
         })  # fmt: skip
         consumer.assign(_all_of(self._source))
         producer = self._producer()
@@ -135,7 +144,7 @@ class Copier(Client):
     def _producer(self) -> Producer:
         producer = Producer({
             "bootstrap.servers": self.bootstrap, "transactional.id": f"{self._target}-copier", "linger.ms": 0,
-            "transaction.timeout.ms": 30_000, "logger": _quiet(),
+            "transaction.timeout.ms": 30_000, **_COMMON,
         })  # fmt: skip
         while True:
             try:
@@ -177,7 +186,7 @@ class Reader(Client):
     def work(self) -> None:
         consumer = Consumer({
             "bootstrap.servers": self.bootstrap, "group.id": f"{self._topic}-reader", "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed", "logger": _quiet(),
+            "isolation.level": "read_committed", **_COMMON,
         })  # fmt: skip
         consumer.assign(_all_of(self._topic))
         while not self.stopping.is_set():
@@ -194,7 +203,7 @@ def contents(bootstrap: str, topic: str) -> dict[int, list[int]]:
     """What a read_committed reader finds in each partition, in its order."""
     consumer = Consumer({
         "bootstrap.servers": bootstrap, "group.id": "nothing", "enable.auto.commit": False,
-        "isolation.level": "read_committed", "enable.partition.eof": True, "logger": _quiet(),
+        "isolation.level": "read_committed", "enable.partition.eof": True, **_COMMON,
     })  # fmt: skip
     consumer.assign(_all_of(topic))
     found: dict[int, list[int]] = {each: [] for each in range(PARTITIONS)}
@@ -217,13 +226,3 @@ def contents(bootstrap: str, topic: str) -> dict[int, list[int]]:
 def _all_of(topic: str) -> list[TopicPartition]:
     """Assigned by hand: the former release has no group membership."""
     return [TopicPartition(topic, each, OFFSET_BEGINNING) for each in range(PARTITIONS)]
-
-
-def _quiet() -> object:
-    """librdkafka reports each node that restarts; what counts is in `notes`."""
-    import logging
-
-    logger = logging.getLogger("librdkafka")
-    logger.addHandler(logging.NullHandler())
-    logger.propagate = False
-    return logger
