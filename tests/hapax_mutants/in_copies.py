@@ -142,8 +142,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a copy's positions move though its transaction failed", "each record once", "copy/copier.py",
-        "        self._shares.read_positions_again()\n",
-        "        self._shares.unclaimed.clear()\n",
+        "        self.metrics.failed.value += 1\n        self._shares.read_positions_again()\n",
+        "        self.metrics.failed.value += 1\n        self._shares.unclaimed.clear()\n",
         (_COPYING,),
     ),
     Mutant(
