@@ -160,16 +160,22 @@ def test_a_mirror_writes_only_what_its_namespace_owns_and_what_no_older_one_writ
     mirror(namespace, "foreign", topics=["other.orders"])
     until(copiers, namespace, "OutsidePolicy", "foreign")
     assert not namespace.api.exists(f"/apis/apps/v1/namespaces/{namespace.name}/deployments/foreign-mirror")
-    mirror(namespace, "first", topics=[f"{namespace.name}.a*"])
-    until(copiers, namespace, "Copying", "first")
-    mirror(namespace, "second", topics=[f"{namespace.name}.abc"])
-    until(copiers, namespace, "ResourceConflict", "second")
+    mirror(namespace, "some", topics=[f"{namespace.name}.a*"])
+    mirror(namespace, "one", topics=[f"{namespace.name}.abc"])
+    older, younger = sorted(("some", "one"), key=lambda name: age(namespace, name))  # both may be of one second
+    until(copiers, namespace, "Copying", older)
+    until(copiers, namespace, "ResourceConflict", younger)
     assert {"OutsidePolicy", "ResourceConflict"} <= namespace.events()
-    namespace.delete(MIRRORS, "first")
-    until(copiers, namespace, "Copying", "second")
-    namespace.patch(MIRRORS, "second", topics=["other.orders"])
-    until(copiers, namespace, "OutsidePolicy", "second")
-    assert copiers.deployment("second")["spec"]["replicas"] == 0
+    namespace.delete(MIRRORS, older)
+    until(copiers, namespace, "Copying", younger)
+    namespace.patch(MIRRORS, younger, topics=["other.orders"])
+    until(copiers, namespace, "OutsidePolicy", younger)
+    assert copiers.deployment(younger)["spec"]["replicas"] == 0
+
+
+def age(namespace: Namespace, name: str) -> tuple[str, str]:
+    metadata = namespace.get(MIRRORS, name)["metadata"]
+    return metadata["creationTimestamp"], metadata["uid"]
 
 
 def test_the_chart_s_rights_suffice_and_reach_no_deployment_of_others(
