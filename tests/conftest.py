@@ -108,7 +108,7 @@ def _place(nodeid: str) -> int:
 
 
 class FileByFile(LoadScopeScheduling):
-    """How `pytest -n 2` hands tests to its workers: the next file to the one that has (nearly) ended its last. So what
+    """How `pytest -n` hands tests to its workers: the next file to the one that has (nearly) ended its last. So what
     the tests of a file share is made once, and at most as many tests as there are workers have processes. (xdist's own
     groups, `--dist loadgroup`, do not reach the scheduler under pytest 9.2.)"""
 
