@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -265,6 +265,19 @@ class History:
 
     async def backup(self, store: Any, keep: int = 0) -> Taken:
         return await self.taker(store).take(keep)
+
+
+def after_each_upload(taker: BackupTaker, work: Callable[[int], Awaitable[None]]) -> list[str]:
+    """`work` is called with the number of objects so far. Returns the names of the objects, as they come."""
+    upload, names = taker.upload, list[str]()
+
+    async def uploading(name: str, content: bytes) -> None:
+        await upload(name, content)
+        names.append(name)
+        await work(len(names))
+
+    taker.upload = uploading  # type: ignore[method-assign]
+    return names
 
 
 def committed_records(log: list[bytes]) -> dict[int, bytes]:

@@ -15,7 +15,7 @@ from hapax.backup.store import FolderStore
 from hapax.codec.batch import read_header
 from hapax.core.batch import BatchHeader
 from hapax.core.types import TopicPartition
-from unit.backup.history import DATA, History, folder_store, judge
+from unit.backup.history import DATA, History, after_each_upload, folder_store, judge
 
 HOUR_MS = 3_600_000
 
@@ -113,18 +113,14 @@ async def test_a_backup_that_was_taken_for_abandoned_fails(paused_at: int, tmp_p
     history.steps_between, history.busy = 0, 0.0
     history.run(100)
     last = sum(bool(log) for log in history.logs.values())
-    taker = history.taker(store)
-    upload, uploads = taker.upload, 0
 
-    async def uploading(name: str, content: bytes) -> None:
-        nonlocal uploads
-        await upload(name, content)
-        uploads += 1
+    async def pause(uploads: int) -> None:
         if uploads == paused_at % (last + 1):
             history.now += 25 * HOUR_MS
             await history.backup(store, keep=1)
 
-    taker.upload = uploading  # type: ignore[method-assign]
+    taker = history.taker(store)
+    after_each_upload(taker, pause)
     with pytest.raises(BackupError, match="take the backup again"):
         await taker.take()
     assert len(manifests.listed(store)) == 1 and store.list(manifests.RUNNING) == []
@@ -133,20 +129,16 @@ async def test_a_backup_that_was_taken_for_abandoned_fails(paused_at: int, tmp_p
 async def test_a_backup_that_takes_days_keeps_its_objects(tmp_path: Path) -> None:
     history, store = History(4), folder_store(tmp_path)
     history.run(100)
-    taker = history.taker(store)
-    upload, uploads = taker.upload, 0
 
-    async def uploading(name: str, content: bytes) -> None:
-        nonlocal uploads
-        await upload(name, content)
-        uploads += 1
+    async def work_slowly(uploads: int) -> None:
         history.now += 3 * HOUR_MS
         if uploads == 9:
             await history.backup(store, keep=1)
 
-    taker.upload = uploading  # type: ignore[method-assign]
+    taker = history.taker(store)
+    uploaded = after_each_upload(taker, work_slowly)
     assert check_backup(store, (await taker.take()).manifest)[1] == []
-    assert uploads > 9
+    assert len(uploaded) > 9
 
 
 def test_deleting_twice_is_harmless(tmp_path: Path) -> None:
