@@ -6,6 +6,7 @@ from hapax_mutants.mutant import Mutant, unit
 
 CUT = unit("core/backup/test_cut.py")
 TAKING = unit("backup/test_taking.py")
+PARTS = unit("core/backup/test_import_parts.py")
 IMPORTING = unit("broker/test_importing.py")
 PRODUCE = unit("broker/test_kafka_api.py")
 IDS = unit("core/producer/test_pid_blocks.py")
@@ -171,9 +172,27 @@ MUTANTS = (
         (unit("backup/test_clocks_and_deletions.py"),),
     ),
     Mutant(
-        "a part of a batch is imported without those before it", "backups", "broker/importing.py",
-        "    if not 0 <= position <= len(parts):\n",
-        "    if False:\n",
+        "a part of a batch is imported without those before it", "backups", "core/backup/import_parts.py",
+        "        if position > (0 if held is None else len(held.parts)):\n",
+        "        if False:\n",
+        (IMPORTING,),
+    ),
+    Mutant(
+        "a broker takes a batch of a backup of any size", "backups", "core/backup/import_parts.py",
+        "        if size > limit:\n",
+        "        if False:\n",
+        (PARTS,),
+    ),
+    Mutant(
+        "the batches that a broker receives in parts have no bound together", "backups", "core/backup/import_parts.py",
+        "        if self.reserved + size > limit:\n",
+        "        if False:\n",
+        (PARTS,),
+    ),
+    Mutant(
+        "parts of a restore that was given up stay", "backups", "broker/periodic_tasks.py",
+        "        context.import_parts.let_go(context.clock.monotonic_ms())\n",
+        "",
         (IMPORTING,),
     ),
 )

@@ -35,7 +35,11 @@ async def import_batches(
     if replica.storage_error:
         raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, replica.storage_error)
     if size:
-        batches = _joined(replica, batches, position, size)
+        context = replica.context
+        # No batch is larger than the request that brought it. The topic's own limit may have been lowered since.
+        limit = replica.settings.socket_request_max_bytes
+        batches = context.import_parts.add(
+            replica.id, replica.name, batches, position, size, limit, context.clock.monotonic_ms())
     if replica.machine.log_end_offset < first_offset:
         await _begin_at(replica, first_offset)
     if not replica.serving:
@@ -48,24 +52,6 @@ async def import_batches(
     result = await replica.commitment(replica.machine.log_end_offset)
     if result.error and result.error != ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
         raise Refusal(ErrorCode(result.error), result.reason)
-
-
-def _joined(replica: Replica, part: bytearray, position: int, size: int) -> bytearray:
-    """All parts, if this is the last one, else nothing. A part that is there already, because its answer was lost or
-    because two restores run, changes nothing."""
-    parts = replica.imported_parts
-    if not 0 <= position <= len(parts):
-        raise Refusal(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"{replica.name}: the bytes before {position} of these batches are not here")
-    end = position + len(part)
-    if parts[position:end] != part:
-        del parts[position:]
-        parts += part
-    if end < size:
-        return bytearray()
-    replica.imported_parts = bytearray()
-    return parts[:size]
 
 
 def _append(replica: Replica, batches: bytearray) -> None:

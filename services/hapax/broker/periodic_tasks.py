@@ -1,4 +1,5 @@
-"""A broker's periodic tasks: retention, expiry of producers, compaction, and the search for hanging transactions."""
+"""A broker's periodic tasks: retention, expiry of producers and of unfinished imports, compaction, and the search for
+hanging transactions."""
 
 from __future__ import annotations
 
@@ -58,7 +59,10 @@ class PeriodicTasks:
     async def expire(self) -> None:
         """Expires idle producers. A shard's epoch never expires (rule 1). Also reports the highest producer id in use,
         which the store must not be behind (rule 12). A follower removes the producers that the leader has expired:
-        otherwise the table of a replica that never leads would only grow."""
+        otherwise the table of a replica that never leads would only grow. Lets go of the parts of batches whose restore
+        was given up."""
+        context = self._partitions.context
+        context.import_parts.let_go(context.clock.monotonic_ms())
         for replica in list(self._partitions.replicas.values()):
             with supervision.contained("expiry", replica.name):
                 self._expire(replica)

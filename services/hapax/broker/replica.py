@@ -93,7 +93,6 @@ class Replica:
         self.serving = False
         self.internal = internal
         self.storage_error = ""
-        self.imported_parts = bytearray()  # of a batch that a restore sends in several calls
         self.commit_queued = False
         self.machine: PartitionMachine
         self.log: SegmentLog

@@ -13,6 +13,7 @@ from hapax.broker.duplicates import Duplicates
 from hapax.broker.intake import LOOKS_AT_ONCE
 from hapax.broker.storage import StorageGuard
 from hapax.broker.waiters import Settles
+from hapax.core.backup.import_parts import ImportParts
 from hapax.core.errors import Refusal
 from hapax.core.partition.values import WriteResult
 from hapax.core.partition.verification import Question, ShardEpochs
@@ -62,3 +63,4 @@ class ReplicaContext:
     intake_gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LOOKS_AT_ONCE))
     duplicates: Duplicates = field(default_factory=Duplicates)
     barriers: Barriers = field(default_factory=Barriers)
+    import_parts: ImportParts = field(default_factory=ImportParts)

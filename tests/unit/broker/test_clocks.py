@@ -15,8 +15,10 @@ from hapax.broker.healing import Healing
 from hapax.broker.in_sync import InSync
 from hapax.broker.periodic_tasks import PeriodicTasks
 from hapax.broker.scrubber import Scrubber
+from hapax.core.backup.import_parts import ImportParts
 from hapax.runtime.settings import Settings
 from hapax_sim.loop import SimLoop
+from unit.broker.broker_fixtures import FakeClock
 
 SETTINGS = Settings()
 
@@ -42,6 +44,7 @@ class Looks:
 
 class Partitions:
     random = random.Random(1)
+    context = SimpleNamespace(clock=FakeClock(), import_parts=ImportParts())
 
     def __init__(self, look: Callable[[], Any]) -> None:
         self._look = look
@@ -178,7 +181,8 @@ async def test_a_partition_that_fails_does_not_stop_the_others(clock: str, task_
     log = SimpleNamespace(config=SimpleNamespace(compact=True))
     guard = SimpleNamespace(note_producer_id=lambda highest: None)
     replicas = {name: Replica(name, log) for name in ("first", "second")}
-    partitions: Any = SimpleNamespace(replicas=replicas, view=SimpleNamespace(rollback_guard=guard))
+    partitions: Any = SimpleNamespace(
+        replicas=replicas, view=SimpleNamespace(rollback_guard=guard), context=Partitions.context)
     anything: Any = None
     wall: Any = SimpleNamespace(now_ms=lambda: 0)
     await getattr(PeriodicTasks(partitions, SETTINGS, wall, random.Random(1), anything), clock)()

@@ -9,10 +9,12 @@ import pytest
 from hapax.broker.importing import import_batches
 from hapax.codec.batch import patch_prefix
 from hapax.codec.control import encode_control
+from hapax.core.backup.import_parts import ABANDONED_MS
 from hapax.core.control import Marker
 from hapax.core.errors import ErrorCode, Refusal
 from hapax.core.types import ProducerEpoch, ProducerId
 from unit.broker.broker_fixtures import Harness, batch
+from unit.broker.test_periodic_tasks import periodic_tasks
 
 
 @pytest.fixture
@@ -111,7 +113,7 @@ async def test_batches_that_are_sent_in_parts_are_appended_with_the_last_one(res
     assert await part(restoring, data, 0, 50) == []
     assert await part(restoring, data, 50, 80) == []
     assert await part(restoring, data, 80, len(data)) == [0, 3]
-    assert restoring.replica.imported_parts == b""
+    assert restoring.context.import_parts.reserved == 0
     other = stored(4)
     assert await part(restoring, other, 0, 40) == [0, 3]
     assert await part(restoring, other, 40, len(other)) == [0, 3, 4]
@@ -143,11 +145,35 @@ async def test_what_was_abandoned_behind_the_same_parts_is_not_appended(restorin
 async def test_a_part_without_those_before_it_is_refused(restoring: Harness) -> None:
     """The leader has changed in between. The client begins again."""
     data = stored(0, 3)
-    for position in (40, -1):
+    for position, code in ((40, ErrorCode.NOT_LEADER_OR_FOLLOWER), (-1, ErrorCode.INVALID_REQUEST)):
         with pytest.raises(Refusal) as refusal:
             await part(restoring, data, position, len(data))
-        assert refusal.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert refusal.value.code is code
     assert restoring.log_headers() == []
+
+
+async def test_a_batch_that_no_request_could_have_brought_is_refused(restoring: Harness) -> None:
+    """Before a byte of it is kept."""
+    limit = restoring.settings.socket_request_max_bytes
+    with pytest.raises(Refusal, match=r"104857601 bytes, .* at most 104857600 \(socket.request.max.bytes\)") as refusal:
+        await import_batches(restoring.replica, 0, bytearray(10), 0, limit + 1)
+    assert refusal.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert restoring.context.import_parts.reserved == 0
+
+
+async def test_parts_of_a_restore_that_was_given_up_are_let_go(restoring: Harness) -> None:
+    data = stored(0, 3)
+    await part(restoring, data, 0, 40)
+    tasks = periodic_tasks(restoring)
+    for later, reserved in ((ABANDONED_MS - 1, len(data)), (1, 0)):
+        restoring.clock.now += later
+        await tasks.expire()
+        assert restoring.context.import_parts.reserved == reserved
+    with pytest.raises(Refusal) as refusal:
+        await part(restoring, data, 40, len(data))
+    assert refusal.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER, "it begins again"
+    await part(restoring, data, 0, 40)
+    assert await part(restoring, data, 40, len(data)) == [0]
 
 
 async def test_records_below_the_backups_beginning_are_not_dropped(restoring: Harness) -> None:
