@@ -31,9 +31,9 @@ from hapax.local.folder import alive, start_time
 from hapax_kube import former
 from hapax_kube.api import KubeApi
 from hapax_kube.binaries import ROOT, NoKubernetes, build, cache
-from hapax_kube.halves import SECONDS, halves
+from hapax_kube.halves import SECONDS, halves, outcome
 from hapax_kube.images import DEMO_IMAGES, USUAL, build_images
-from hapax_kube.world import install_missing, run_in_world, why_not
+from hapax_kube.world import INTERRUPTED, install_missing, run_in_world, why_not
 
 _FOLDER = cache() / "kube"
 _STATE = _FOLDER / "processes.json"
@@ -133,7 +133,7 @@ def test(words: list[str]) -> int:
 
 def _side_by_side(commands: list[list[str]]) -> int:
     """Runs each command in a world of its own: for the most part tests wait for pods. The first one's output is shown
-    as it comes, the others' afterwards. Returns the highest exit code."""
+    as it comes, the others' afterwards."""
     (ROOT / "build").mkdir(exist_ok=True)
     others = []
     for number, command in enumerate(commands[1:], 2):
@@ -141,19 +141,19 @@ def _side_by_side(commands: list[list[str]]) -> int:
         others.append((log, subprocess.Popen(
             [sys.executable, "-m", "hapax_kube.world", *command], stdout=log, stderr=subprocess.STDOUT,
             env={**os.environ, "HAPAX_KUBE_FIGURES": f"kube-test-{number}.json"})))
-    codes = []
+    codes = [INTERRUPTED]
     try:
-        codes.append(run_in_world(commands[0], os.environ))
+        codes[0] = run_in_world(commands[0], os.environ)
     finally:
         for log, process in others:
-            if not codes:  # the first one was ended from outside
+            if codes[0] == INTERRUPTED:  # from outside: the others may not have been
                 process.terminate()
             codes.append(process.wait())
             log.seek(0)
             sys.stdout.write(log.read())
             log.close()
         sys.stdout.flush()
-    return max(codes)
+    return outcome(codes)
 
 
 def bench(kills: int) -> int:

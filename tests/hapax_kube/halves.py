@@ -1,8 +1,8 @@
-"""Which tests of tests/kubernetes_nodes run beside which."""
+"""Which tests of tests/kubernetes_nodes run beside which, and what both halves together have shown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,8 @@ SECONDS: Final = {
 }  # fmt: skip
 """What each file took, alone, without the installation that all its tests use."""
 _UNKNOWN: Final = 60
+_NO_TESTS: Final = 5
+"""pytest's exit code if its arguments chose none."""
 
 
 def halves(files: Iterable[str], seconds: Mapping[str, int]) -> tuple[list[str], list[str]]:
@@ -31,3 +33,11 @@ def halves(files: Iterable[str], seconds: Mapping[str, int]) -> tuple[list[str],
     for half in found:
         half.sort(key=given.index)
     return found
+
+
+def outcome(codes: Sequence[int]) -> int:
+    """The exit code for all, from that of each part: negative if a signal has ended it, as subprocess gives it."""
+    tested = [each for each in codes if each != _NO_TESTS]
+    if not tested:
+        return _NO_TESTS
+    return max(128 - each if each < 0 else each for each in tested)

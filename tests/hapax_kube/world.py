@@ -30,6 +30,8 @@ FOLDER: Final = "HAPAX_KUBE_WORLD"
 _WORLDS: Final = cache() / "worlds"
 _PREFIX: Final = "hapax-kube-"
 _END_S: Final = 60.0
+INTERRUPTED: Final = 130
+"""The exit code after SIGINT."""
 
 
 _PACKAGES: Final = {
@@ -65,12 +67,13 @@ class World:
     """Holds a folder while the sandbox exists."""
 
     def __init__(self) -> None:
-        sweep()
-        self.name = _PREFIX + secrets.token_hex(3)
-        self.folder = _WORLDS / self.name
-        self.folder.mkdir(parents=True)
-        self._lock = open(self.folder / "lock", "w")  # noqa: SIM115 - held while the world is
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        with _alone():  # until its lock is held, its folder looks like one that was left
+            _sweep()
+            self.name = _PREFIX + secrets.token_hex(3)
+            self.folder = _WORLDS / self.name
+            self.folder.mkdir()
+            self._lock = open(self.folder / "lock", "w")  # noqa: SIM115 - held while the world is
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, command: list[str], environment: Mapping[str, str], keep: Sequence[int]) -> None:
@@ -114,7 +117,7 @@ def run_in_world(command: list[str], environment: Mapping[str, str], keep: Seque
         assert world.process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             world.process.wait(_END_S)
-        return 130
+        return INTERRUPTED
     finally:
         world.end()
         left = leftovers(world.name)
@@ -122,7 +125,16 @@ def run_in_world(command: list[str], environment: Mapping[str, str], keep: Seque
             print("LEFT BEHIND:", *left, sep="\n  ", file=sys.stderr)
 
 
-def sweep() -> None:
+@contextlib.contextmanager
+def _alone(operation: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """While no other process makes or sweeps sandboxes. `operation`: of flock."""
+    _WORLDS.mkdir(parents=True, exist_ok=True)
+    with open(_WORLDS / "lock", "w") as lock:
+        fcntl.flock(lock, operation)
+        yield
+
+
+def _sweep() -> None:
     """Removes what is left of sandboxes whose keepers were killed."""
     for folder in _WORLDS.glob(f"{_PREFIX}*"):
         try:
