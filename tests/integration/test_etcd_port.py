@@ -392,6 +392,29 @@ async def test_a_watch_whose_channel_is_closed_is_lost_and_its_task_not_cancelle
     await store.close()
 
 
+@pytest.mark.parametrize("others", [[], ["127.0.0.1:1"]])
+async def test_a_call_whose_channel_is_closed_is_lost_and_the_next_ones_get_another_channel(
+    shared_etcd: EtcdProcess, others: list[str]
+) -> None:
+    store = EtcdStore([shared_etcd.endpoint, *others], timeout_s=5)
+    revision = await put(store, "a")
+    shared_etcd.freeze()
+    writing = asyncio.ensure_future(store.txn([], [Put(PREFIX + "a", b"x")]))
+    for _ in range(5):
+        await asyncio.sleep(0)  # it waits for the answer now
+    endpoint = store._endpoints[0]
+    assert endpoint is not None
+    await endpoint.channel.close(None)
+    shared_etcd.thaw()
+    with pytest.raises(MetadataUnavailable, match="its call was cancelled"):
+        await writing
+    assert await store.get(PREFIX + "a") is not None
+    watch = store.watch(PREFIX, revision)
+    assert await anext(watch)
+    await watch.aclose()
+    await store.close()
+
+
 @pytest.fixture
 async def members(shared_etcd: EtcdProcess, tmp_path: Path) -> AsyncIterator[list[EtcdProcess]]:
     """Three members of one etcd; the first one leads."""

@@ -263,8 +263,7 @@ class EtcdStore:
         except asyncio.CancelledError as error:
             if supervision.is_asked_to_end():
                 raise
-            # gRPC says of a call that ended with its channel that it was cancelled, as if this task was.
-            raise MetadataUnavailable(f"watch of {prefix}: its call was cancelled") from error
+            raise _cancelled(f"watch of {prefix}") from error
         finally:
             call.cancel()
 
@@ -312,7 +311,7 @@ class EtcdStore:
 
     def _at(self, index: int) -> _Endpoint:
         endpoint = self._endpoints[index]
-        if endpoint is None:
+        if endpoint is None or endpoint.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN:
             endpoint = self._endpoints[index] = _Endpoint(self._addresses[index], self._credentials)
         return endpoint
 
@@ -351,6 +350,10 @@ class EtcdStore:
             await self._asked(endpoint, _HAS_LEADER)
         except grpc.aio.AioRpcError:
             self._renew(endpoint)
+            return False
+        except asyncio.CancelledError:
+            if supervision.is_asked_to_end():
+                raise
             return False
         return True
 
@@ -413,6 +416,10 @@ class EtcdStore:
                 if loop.time() + _PAUSE_S >= deadline:
                     raise MetadataUnavailable(
                         f"{name}: no answer in {self._timeout_s} s, last {_text(error)}") from error
+            except asyncio.CancelledError as error:
+                if supervision.is_asked_to_end():
+                    raise
+                raise _cancelled(name) from error
             await asyncio.sleep(_PAUSE_S)
 
     async def _answer(self, endpoint: _Endpoint, call: Coroutine[Any, Any, Any]) -> Any:
@@ -447,6 +454,11 @@ def _credentials(certificates: TlsCertificates | None) -> grpc.ChannelCredential
 
 def _text(error: Exception) -> str:
     return f"{error.code().name} {error.details()}" if isinstance(error, grpc.aio.AioRpcError) else str(error)
+
+
+def _cancelled(what: str) -> MetadataUnavailable:
+    """gRPC says of a call that ended with its channel that it was cancelled, as if the task was."""
+    return MetadataUnavailable(f"{what}: its call was cancelled")
 
 
 def _never_sent(error: Exception) -> bool:

@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 from aetcd.rpc import rpc_pb2
 
+from hapax.runtime import supervision
 from hapax.runtime.aside import aside
 
 AUTHENTICATE: Final = "/etcdserverpb.Auth/Authenticate"
@@ -108,6 +109,10 @@ class PasswordLogin:
             if (error.details() or "").startswith(_NOT_ENABLED):
                 return ()
             raise LoginRefused(f"login of {self._user} at etcd: {error.code().name} {error.details()}") from None
+        except asyncio.CancelledError:
+            if supervision.is_asked_to_end():
+                raise
+            raise LoginRefused(f"login of {self._user} at etcd: its call was cancelled") from None
         return (("token", answer.token),)
 
 
