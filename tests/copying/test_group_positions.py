@@ -101,8 +101,8 @@ async def test_runs_that_an_open_transaction_hides_are_waited_for(
             return found
 
         monkeypatch.setattr(reader, "fetch", told)
-        loading = asyncio.create_task(groups.load(share))
+        loading = asyncio.create_task(groups.load([share]))
         await asked.wait()
         await other.abort()
-        await loading
+        assert await loading == {share}
         assert groups.translate(share, 10, 20) == 11

@@ -74,7 +74,6 @@ async def test_positions_that_do_not_fit_the_source(
 
 
 async def test_a_target_that_others_have_filled(both: LocalCluster, topic: str) -> None:
-    """As is one whose positions have expired."""
     for name in (topic, PREFIX + topic):
         await make_topic(both.bootstrap, name)
         await write(both.bootstrap, name, 3)
@@ -84,20 +83,6 @@ async def test_a_target_that_others_have_filled(both: LocalCluster, topic: str) 
     assert (found[f"{topic}-0"].records, found[f"{topic}-0"].trouble) == (3, "")
     found = await copy_once(both.bootstrap, topic)
     assert (found[f"{topic}-0"].records, found[f"{topic}-0"].trouble) == (0, "")
-
-
-async def test_a_copy_by_key_whose_positions_have_expired(both: LocalCluster, topic: str) -> None:
-    """Its records are spread over the target's partitions, which may hold others' too."""
-    await make_topic(both.bootstrap, topic, 2)
-    for partition in (0, 1):
-        await write(both.bootstrap, topic, 3, partition)
-    assert {each.records for each in (await copy_once(both.bootstrap, topic, by_key=True)).values()} == {3}
-    group = f"hapax-copy.{topic}"
-    async with Admin({"bootstrap.servers": both.bootstrap}) as admin:
-        await admin.delete_group_offsets(group, list(await admin.committed_offsets(group)))
-    found = await copy_once(both.bootstrap, topic, by_key=True)
-    assert all("already holds" in each.trouble for each in found.values()), found
-    assert sum(len(each) for each in (await read_all(both.bootstrap, PREFIX + topic)).values()) == 6
 
 
 async def test_a_batch_that_the_target_refuses_stops_its_partition_alone(both: LocalCluster, topic: str) -> None:
@@ -133,6 +118,12 @@ async def test_topics_are_not_copied_onto_themselves(both: LocalCluster, topic: 
         with pytest.raises(SettingsError, match="--prefix"):
             await copy_once(both.bootstrap, topic, prefix="", into_existing=into_existing)
     assert len((await read_all(both.bootstrap, topic))[0]) == 3
+
+
+async def test_a_topic_with_the_name_of_the_copy_s_own(both: LocalCluster, topic: str) -> None:
+    await make_topic(both.bootstrap, "positions")
+    with pytest.raises(FatalError, match=r"'positions' cannot be copied with --by-key"):
+        await copy_once(both.bootstrap, "positions", by_key=True)
 
 
 async def test_no_topic_matches(both: LocalCluster) -> None:

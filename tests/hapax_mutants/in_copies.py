@@ -13,6 +13,7 @@ _BATCHES: Final = unit("copy/test_batches.py")
 _GROUPS: Final = unit("copy/test_groups.py")
 _READER: Final = unit("copy/test_reader.py")
 _SHARES: Final = unit("copy/test_shares.py")
+_SAVED: Final = unit("copy/test_saved.py")
 _COPYING: Final = sim("1009201-1009204", "--hours 0.004 --scene copying --faults-every 2")
 
 MUTANTS: Final = (
@@ -104,8 +105,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a copy begins to read its partitions one after another", "a transaction is whole", "copy/shares.py",
-        "                begin()\n",
-        "                begin()\n                await asyncio.sleep(0.2)\n",
+        "                    start.begin()\n",
+        "                    start.begin()\n                    await asyncio.sleep(0.2)\n",
         (_SHARES, _COPYING),
     ),
     Mutant(
@@ -132,6 +133,31 @@ MUTANTS: Final = (
         "    return bool(former and target_id) and former != target_id\n",
         "    return False\n",
         (_POSITION,),
+    ),
+    Mutant(
+        "a saved position counts for a topic that may be another one", "a name is taken for the thing it named",
+        "core/copy/position.py",
+        "target_id == target_id != \"\"\n",
+        "target_id == target_id\n",
+        (_POSITION,),
+    ),
+    Mutant(
+        "a copy copies again once its group's offsets have expired", "each record once", "copy/shares.py",
+        "                committed[share] = position\n",
+        "                pass\n",
+        (_SHARES,),
+    ),
+    Mutant(
+        "a position that was put back is not committed", "each record once", "copy/shares.py",
+        "unclaimed=share in missing or share not in committed)",
+        "unclaimed=share not in committed)",
+        (_SHARES,),
+    ),
+    Mutant(
+        "the last of the saved positions are not written", "each record once", "copy/saved.py",
+        "        if builder.count:\n",
+        "        if builder.count > 1_000:\n",
+        (_SAVED,),
     ),
     Mutant(
         "a group whose position cannot be written holds those of others", "groups continue with the same record",

@@ -22,7 +22,6 @@ from hapax.client.environment import ClientPorts, RealPorts
 from hapax.client.errors import FatalError, FencedError, HapaxError, RetriableError
 from hapax.client.records import DeliveryReport
 from hapax.client.settings import known_to
-from hapax.codec.records import encode_records
 from hapax.copy.batches import MERGED_BYTES, Held, by_key, merged
 from hapax.copy.clients import Clients
 from hapax.copy.groups import GroupPositions
@@ -30,6 +29,7 @@ from hapax.copy.load import Load
 from hapax.copy.metrics import CopyCounts
 from hapax.copy.reader import Reader, Reading
 from hapax.copy.report import silence, topic_reports
+from hapax.copy.saved import SavedPositions
 from hapax.copy.settings import CopySettings
 from hapax.copy.shares import Shares, name_of
 from hapax.copy.topics import Topics
@@ -114,8 +114,9 @@ class Copier:
         self._reader = Reader(clients.reading, settings.transaction_bytes, self._news.set)
         self._groups = (
             GroupPositions(settings, clients.source, clients.target, clients.lookup) if settings.groups else None)
+        self._saved = SavedPositions(settings.positions_topic, clients.target, clients.lookup)
         self._shares = Shares(
-            settings, clients, self._topics, self._reader, self._groups, self.metrics, self._news.set)
+            settings, clients, self._topics, self._reader, self._saved, self._groups, self.metrics, self._news.set)
 
     def stop(self) -> None:
         self._stopping = True
@@ -150,6 +151,7 @@ class Copier:
                 await self._clients.check()
                 await self._discover_first()
                 await self._writer.start()
+                await self._saved.prepare()
                 if self._groups is not None:
                     await self._groups.prepare()
                 self._shares.subscribe()
@@ -231,6 +233,7 @@ class Copier:
             await asyncio.sleep(self._settings.discover_ms / 1000)
             try:
                 topics = {share.topic for share in self._shares.sources}
+                await self._saved.prepare()
                 new = self._shares.map(await self._topics.discover())
             except HapaxError as error:
                 log.warning("the topics could not be looked up, next attempt follows: %s", error)
@@ -406,26 +409,26 @@ class Copier:
                     f"the records from offset {reading.position} of the source on cannot be decoded: {refusal}",
                     code=ErrorCode.CORRUPT_MESSAGE)) from refusal
             after[share] = held[-1].header.next_offset, held[-1].header.leader_epoch
-        for share in self._shares.unmarked.intersection(load.sizes):
-            load.batches.append((share, encode_records([(self._ports.clock.now_ms(), None, b"", ())]), 1))
         positions = {}
         for share in (*after, *unclaimed):
             reading = readings[share]
             positions[share] = self._position(
                 share, reading, *after.get(share, (reading.position, reading.epoch)))
-        groups, runs = self._groups, dict[TopicPartition, list[Run]]((share, []) for share in unclaimed)
+        groups, runs = self._groups, dict[TopicPartition, list[Run]](
+            (share, []) for share in unclaimed if self._shares.unclaimed[share])
 
         def where(reports: list[DeliveryReport]) -> list[Batch]:
             runs.update(load.runs(reports))
             return groups.batch(runs, self._ports.clock.now_ms()) if groups is not None and runs else []
 
         await self._writer.write(
-            load.batches, positions, self._clients.group.group_metadata, None if groups is None else where)
+            load.batches, positions, self._clients.group.group_metadata,
+            self._saved.batches(positions, self._ports.clock.now_ms()), None if groups is None else where)
         if groups is not None:
             groups.copied(runs)
         self.metrics.transactions.value += 1
-        self._shares.unclaimed.difference_update(positions)
-        self._shares.unmarked.difference_update(load.sizes)
+        for share in unclaimed:
+            del self._shares.unclaimed[share]
         for share, (records, size) in load.sizes.items():
             self._shares.count(share).add(records, size)
         for share, (offset, epoch) in after.items():

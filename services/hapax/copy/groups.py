@@ -21,8 +21,8 @@ from hapax.client.consumer import Consumer
 from hapax.client.coordination import OffsetAndMetadata
 from hapax.client.errors import HapaxError, RetriableError
 from hapax.client.partitioner import partition_of
-from hapax.client.readings import Chunk
-from hapax.codec.records import decode_batch, encode_records
+from hapax.codec.records import encode_records
+from hapax.copy.own_topic import records_of
 from hapax.copy.settings import GROUP_PREFIX, CopySettings
 from hapax.copy.writer import Batch
 from hapax.core.copy.translate import Run, Runs, decode, encode
@@ -34,8 +34,6 @@ log = logging.getLogger("hapax.copy")
 _PARTITIONS: Final = 8
 _CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": str(7 * 24 * 3600 * 1000)}
 """A group that is further behind is copied once it has come nearer."""
-_HIDDEN_ATTEMPTS: Final = 100
-_HIDDEN_S: Final = 0.05
 _ADVANCE_MS: Final = 10_000
 """How long a group whose coordinator does not answer, or which has an open transaction, holds the other groups."""
 _ACTIVE: Final = frozenset({
@@ -70,32 +68,30 @@ class GroupPositions:
         await self._target.create_topics(
             [NewTopic(self.topic, _PARTITIONS, -1, _CONFIG)], exist_ok=True)
 
-    async def load(self, share: TopicPartition) -> None:
-        """Reads what was copied where, by former processes too. Raises HapaxError; RetriableError while an open
-        transaction hides a part of it: without that part, positions would be translated to later records."""
-        runs, key = Runs(), _key(share)
-        partition = self.partition_of(share)
-        offsets = (await self._target.listed_offsets([partition]))[partition]
-        offset, attempts = offsets.first, 0
-        while offset < offsets.high_watermark:
-            fetched = await self._reader.fetch(partition, offset)
-            if not fetched.data:
-                if fetched.last_stable >= offsets.high_watermark:
-                    break
-                attempts += 1
-                if attempts > _HIDDEN_ATTEMPTS:
-                    raise RetriableError(
-                        f"{partition.topic}-{partition.partition} on the target has an open transaction from offset"
-                        f" {fetched.last_stable} on; another process of this copy commits it, or it times out",
-                        code=ErrorCode.UNSTABLE_OFFSET_COMMIT)
-                await asyncio.sleep(_HIDDEN_S)
-                continue
-            for header, position, visible in Chunk(fetched.data, fetched.aborted, True).batches():
-                offset = header.next_offset
-                for record in decode_batch(fetched.data, position, header.size) if visible else ():
-                    if record.key == key and record.value is not None:
-                        runs = _with(runs, record.value)
-        self._runs[share] = runs
+    async def load(self, shares: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Reads what was copied where, by former processes too, and returns the shares of which that is known now. Of
+        the others, an open transaction hides a part: without it, positions would be translated to later records.
+        Raises HapaxError."""
+        wanted: dict[TopicPartition, list[TopicPartition]] = {}
+        for share in shares:
+            wanted.setdefault(self.partition_of(share), []).append(share)
+        known = await asyncio.gather(*(self._load(partition, found) for partition, found in wanted.items()))
+        return {share for found in known for share in found}
+
+    async def _load(self, partition: TopicPartition, shares: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """`partition`: of the copy's own topic, for all these shares."""
+        keys = {_key(share): share for share in shares}
+        found = {share: Runs() for share in keys.values()}
+        try:
+            async for key, value in records_of(self._target, self._reader, partition):
+                share = keys.get(key or b"")
+                if share is not None and value is not None:
+                    found[share] = _with(found[share], value)
+        except RetriableError as error:
+            log.warning("where records were copied to could not be read, next attempt follows: %s", error)
+            return []
+        self._runs.update(found)
+        return list(found)
 
     def forget(self, share: TopicPartition) -> None:
         self._runs.pop(share, None)

@@ -59,6 +59,11 @@ class CopySettings:
         return GROUP_PREFIX + self.name
 
     @property
+    def positions_topic(self) -> str:
+        """The copy's own topic on the target that has its positions once more."""
+        return f"{self.group}.positions"
+
+    @property
     def transactional_id(self) -> str:
         return f"{self.group}.{self.instance}"
 

@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from hapax.client.coordination import OffsetAndMetadata
 from hapax.client.errors import HapaxError, RetriableError, from_code
@@ -22,9 +22,19 @@ from hapax.copy.epochs import epoch_ends
 from hapax.copy.groups import Copied, GroupPositions
 from hapax.copy.metrics import CopyCounts, PartitionCount, State
 from hapax.copy.reader import Reader, Reading
+from hapax.copy.saved import SavedPositions
 from hapax.copy.settings import CopySettings
 from hapax.copy.topics import Topics, id_of
-from hapax.core.copy.position import NO_EPOCH, Kind, Position, Source, Trouble, is_of_former, judge
+from hapax.core.copy.position import (
+    NO_EPOCH,
+    Kind,
+    Position,
+    Source,
+    Trouble,
+    is_known_to_be_of,
+    is_of_former,
+    judge,
+)
 from hapax.core.copy.topics import Wanted
 from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
@@ -41,8 +51,6 @@ _LOOK_UP_S: Final = 10.0
 _LOOK_UPS: Final = 256
 """Shares that are looked up at the same time. It bounds the memory, and is more than a leader that has just died has of
 a copy: each of its shares takes a place until it is given up."""
-_LOADS: Final = 4
-"""Shares for which the copy's own topic is read at the same time."""
 _NEVER: Final = -1
 _WAITING_MS: Final = 10_000
 """Time after which people are told of a share whose position could not be read."""
@@ -50,16 +58,23 @@ _AGAIN_MS: Final = 10_000
 """Interval at which a partition in trouble is tried again, by a copy that follows."""
 
 
+class _Start(NamedTuple):
+    begin: Callable[[], None]
+    """Begins to read the share's partition, or puts it in trouble."""
+    reads: bool
+
+
 class Shares:
     def __init__(
-        self, settings: CopySettings, clients: Clients, topics: Topics, reader: Reader, groups: GroupPositions | None,
-        metrics: CopyCounts, news: Callable[[], None],
+        self, settings: CopySettings, clients: Clients, topics: Topics, reader: Reader, saved: SavedPositions,
+        groups: GroupPositions | None, metrics: CopyCounts, news: Callable[[], None],
     ) -> None:
         """`news` is called after each change."""
         self._settings = settings
         self._clients = clients
         self._topics = topics
         self._reader = reader
+        self._saved = saved
         self._groups = groups
         self._metrics = metrics
         self._news = news
@@ -69,10 +84,8 @@ class Shares:
         """Owned shares whose positions are to be read."""
         self.troubles: dict[TopicPartition, tuple[Trouble, int]] = {}
         """Of owned shares that are not copied, with the time of the next attempt."""
-        self.unmarked: set[TopicPartition] = set()
-        """By key: shares whose partition on the target does not say yet that records were copied."""
-        self.unclaimed: set[TopicPartition] = set()
-        """Shares that are read and have no committed position."""
+        self.unclaimed: dict[TopicPartition, bool] = {}
+        """Shares that are read and have no committed position, and whether nothing was copied of them before."""
         self.sources: dict[TopicPartition, TopicPartition] = {}
         """Share -> partition of the source, of the whole copy."""
         self.target_ids: dict[TopicPartition, str] = {}
@@ -85,7 +98,6 @@ class Shares:
         self._pending_since: dict[TopicPartition, int] = {}
         self._waits_since = _NEVER
         """When the shares began to wait for one whose position cannot be read."""
-        self._loads = asyncio.Semaphore(_LOADS)
 
     async def close(self) -> None:
         await supervision.end(self._admitting)
@@ -163,8 +175,7 @@ class Shares:
     def _forget(self, share: TopicPartition) -> None:
         self.pending.discard(share)
         self.troubles.pop(share, None)
-        self.unclaimed.discard(share)
-        self.unmarked.discard(share)
+        self.unclaimed.pop(share, None)
         if self._groups is not None:
             self._groups.forget(share)
         source = self.sources.get(share)
@@ -179,7 +190,6 @@ class Shares:
                 self._reader.drop(source)
                 self.pending.add(share)
         self.unclaimed.clear()
-        self.unmarked.clear()
 
     def has_former(self, target_ids: Mapping[str, str]) -> bool:
         """Whether a topic of the target was deleted and made again since its position was read. `target_ids`: by name,
@@ -212,6 +222,8 @@ class Shares:
         tenures, began = {share: self._tenures[share] for share in shares}, self._clients.reading.now()
         try:
             committed = await self._clients.group.committed(shares)
+            missing = [share for share in shares if share not in committed]
+            saved = await self._saved.read() if missing else {}
             topics = await self._clients.reading.existing({self.sources[each].topic for each in shares})
             ids = {each.name: id_of(each.topic_id) for each in await self._clients.target.list_topics(
                 {each.topic for each in shares})}
@@ -219,6 +231,13 @@ class Shares:
             log.warning("positions could not be read, next attempt follows: %s", error)
             await asyncio.sleep(_PAUSE_S)
             return
+        for share in missing:
+            position = saved.get(share)
+            if position is not None and is_known_to_be_of(*position[:2], ids.get(share.topic, "")):
+                log.warning(
+                    "%s: group %r has lost its position, which is put back: %d", name_of(share), self._settings.group,
+                    position.offset)
+                committed[share] = position
         for share, position in list(committed.items()):
             if is_of_former(position.offset, position.metadata, ids.get(share.topic, "")):
                 log.warning(
@@ -226,84 +245,94 @@ class Shares:
                 del committed[share]
         places = asyncio.Semaphore(_LOOK_UPS)
 
-        async def beginning(share: TopicPartition) -> Callable[[], None] | None:
+        async def beginning(share: TopicPartition) -> _Start | None:
             """None: it is not known yet."""
             async with places:
                 try:
-                    return await self._look_up(share, committed.get(share), topics.get(self.sources[share].topic))
+                    return await self._look_up(
+                        share, committed.get(share), topics.get(self.sources[share].topic),
+                        unclaimed=share in missing or share not in committed)
                 except (RetriableError, TimeoutError) as error:
                     log.warning(
                         "%s: the position could not be read, next attempt follows: %s", name_of(share),
                         f"no answer for {_LOOK_UP_S:g} s" if isinstance(error, TimeoutError) else error)
                     return None
                 except HapaxError as error:
-                    return partial(self.put_in_trouble, share, Trouble(
-                        Kind.SOURCE_REFUSES, f"{name_of(self.sources[share])}: {error}"))
+                    return self._stopped(
+                        share, Trouble(Kind.SOURCE_REFUSES, f"{name_of(self.sources[share])}: {error}"))
 
-        found = await asyncio.gather(*map(beginning, shares))
+        found = dict(zip(shares, await asyncio.gather(*map(beginning, shares)), strict=True))
+        await self._load_groups(found)
         if any(self._tenures[share] != tenure for share, tenure in tenures.items()):
             return  # another process may have had a share meanwhile, and have moved its position
-        waits = None in found
+        waits = None in found.values()
         if not waits:
             self._waits_since = _NEVER
         elif self._waits_since == _NEVER:
             self._waits_since = began
         if not waits or self._clients.reading.now() - self._waits_since >= _TOGETHER_MS:
-            for share, begin in zip(shares, found, strict=True):
-                if begin is not None and share in self.owned and share in self.pending:
+            for share, start in found.items():
+                if start is not None and share in self.owned and share in self.pending:
                     self.target_ids[share] = ids.get(share.topic, "")
-                    begin()
+                    start.begin()
         if waits:
             self._news()  # the others begin now
             await asyncio.sleep(_PAUSE_S)
 
+    async def _load_groups(self, found: dict[TopicPartition, _Start | None]) -> None:
+        """Reads once, for all shares that are to be read, what was copied where. A share of which that cannot be known
+        yet becomes None in `found`."""
+        if self._groups is None:
+            return
+        reads = {share for share, start in found.items() if start is not None and start.reads}
+        try:
+            known = await self._groups.load(reads)
+        except HapaxError as error:
+            log.warning("where records were copied to could not be read, next attempt follows: %s", error)
+            known = set()
+        found.update(dict.fromkeys(reads - known))
+
+    def _stopped(self, share: TopicPartition, trouble: Trouble) -> _Start:
+        return _Start(partial(self.put_in_trouble, share, trouble), reads=False)
+
     async def _look_up(
-        self, share: TopicPartition, committed: OffsetAndMetadata | None, topic: Topic | None
-    ) -> Callable[[], None]:
-        """Returns what begins to read the share's partition, or puts it in trouble. Raises HapaxError, TimeoutError."""
+        self, share: TopicPartition, committed: OffsetAndMetadata | None, topic: Topic | None, *, unclaimed: bool
+    ) -> _Start:
+        """`unclaimed`: the group has no position for it. Raises HapaxError, TimeoutError."""
         source = self.sources[share]
         if topic is None or source.partition not in topic.partitions:
-            return partial(self.put_in_trouble, share, Trouble(
+            return self._stopped(share, Trouble(
                 Kind.GONE, f"{name_of(source)}: the source does not have it any more. What was copied stays in the"
                 " target; if the topic is made again, delete it in the target to copy the new one"))
         if topic.partitions[source.partition].node_id < 0:
             raise from_code(ErrorCode.LEADER_NOT_AVAILABLE, f"{name_of(source)} in the source")
         async with asyncio.timeout(_LOOK_UP_S):
             offsets = (await self._clients.source.listed_offsets([source]))[source]
-            held = 0  # read only where it is used
-            if committed is None or self._settings.by_key:
-                held = (await self._clients.target.listed_offsets([share]))[share].high_watermark
             if committed is None:
-                trouble = self._unused(share, name_of(source), held)
-                offset, epoch = offsets.first, NO_EPOCH
+                offset, epoch, trouble = offsets.first, NO_EPOCH, await self._unused(share, name_of(source))
             else:
                 offset = committed.offset
                 epoch, trouble = await self._judged(share, committed, topic, offsets)
-        if self._groups is not None and trouble is None:
-            async with self._loads:
-                await self._groups.load(share)
-        return partial(
-            self._begin, share, offset, epoch, trouble, topic, offsets, unused=committed is None,
-            unmarked=self._settings.by_key and held == 0)
+        skips = trouble is not None and trouble.go_on_at > offset and self._settings.skip_lost
+        if trouble is not None and not skips:
+            return self._stopped(share, trouble)
+        return _Start(partial(
+            self._begin, share, offset, epoch, trouble, topic, offsets, unclaimed=unclaimed, first=committed is None),
+            reads=True)
 
     def _begin(
-        self, share: TopicPartition, offset: int, epoch: int, trouble: Trouble | None, topic: Topic,
-        offsets: PartitionOffsets, *, unused: bool, unmarked: bool,
+        self, share: TopicPartition, offset: int, epoch: int, skipped: Trouble | None, topic: Topic,
+        offsets: PartitionOffsets, *, unclaimed: bool, first: bool,
     ) -> None:
-        """`offset`, `epoch`: of the position. `unused`: none is committed."""
-        if trouble is not None and trouble.go_on_at > offset and self._settings.skip_lost:
-            self.count(share).lose(trouble.go_on_at - offset)
-            log.error("%s (left out, as --on-lost skip says)", trouble.message)
-            offset, trouble = trouble.go_on_at, None
-        if trouble is not None:
-            self.put_in_trouble(share, trouble)
-            return
+        """`offset`, `epoch`: of the position. `skipped`: what is left out. `first`: nothing was copied before."""
+        if skipped is not None:
+            self.count(share).lose(skipped.go_on_at - offset)
+            log.error("%s (left out, as --on-lost skip says)", skipped.message)
+            offset = skipped.go_on_at
         self.pending.discard(share)
         self.troubles.pop(share, None)
-        if unused:
-            self.unclaimed.add(share)
-        if unmarked:
-            self.unmarked.add(share)
+        if unclaimed:
+            self.unclaimed[share] = first
         reading = self._reader.add(self.sources[share], offset, topic.topic_id, epoch)
         reading.caught_up_ms = self._clients.reading.now()
         self.count(share).position = offset
@@ -346,18 +375,21 @@ class Shares:
                 self.put_in_trouble(share, trouble)
         return True
 
-    def _unused(self, share: TopicPartition, name: str, end: int) -> Trouble | None:
-        """A partition of the target without a position must hold nothing: who knows what of the source it has. `end`:
-        where it ends. With by_key it is one that holds nothing but a mark, which is written with the first records."""
-        if self._settings.into_existing or end == 0:
+    async def _unused(self, share: TopicPartition, name: str) -> Trouble | None:
+        """A partition of the target without a position must hold nothing: who knows what of the source it has. With
+        by_key its records are spread over partitions that may hold others' too, so only the position tells. Raises
+        HapaxError."""
+        if self._settings.into_existing or self._settings.by_key:
             return None
-        what = f"topic {share.topic!r} and the copied topic" if self._settings.by_key else "the topic"
+        end = (await self._clients.target.listed_offsets([share]))[share].high_watermark
+        if end == 0:
+            return None
         return Trouble(
             Kind.NOT_EMPTY,
-            f"{name}: {name_of(share)} on the target already holds offsets up to {end}, and group"
-            f" {self._settings.group!r} has no position for it: it was not filled by this copy, or its position was"
-            f" deleted or has expired. Copying would double what it has. Delete {what} on the target, choose another"
-            " --prefix, or give --into-existing to copy everything behind what is there")
+            f"{name}: {name_of(share)} on the target already holds offsets up to {end}, and neither group"
+            f" {self._settings.group!r} nor topic {self._saved.topic!r} has a position for it: it was not filled by"
+            " this copy, or both were deleted. Copying would double what it has. Delete the topic on the target, choose"
+            " another --prefix, or give --into-existing to copy everything behind what is there")
 
     def put_in_trouble(self, share: TopicPartition, trouble: Trouble) -> None:
         former = self.troubles.get(share)

@@ -45,7 +45,13 @@ class Topics:
             found, settings.topics, settings.exclude, settings.prefix, GROUP_PREFIX,
             one_cluster=await self._in_one_cluster())
         shares = [each._replace(target=self.share_topic(each)) for each in wanted] if settings.by_key else []
-        await self._prepare([*wanted, *shares])
+        own = settings.positions_topic
+        await self._prepare([*wanted, *(each for each in shares if each.target != own)])
+        if own in {each.target for each in shares}:
+            self.troubles[own] = (
+                f"topic {own.removeprefix(settings.group + '.')!r} cannot be copied with --by-key: topic {own!r} on the"
+                " target would stand for it, and has the copy's positions. Copy it without --by-key")
+            log.warning("%s", self.troubles[own])
         usable = [
             each for each in wanted
             if each.target not in self.troubles and self.share_topic(each) not in self.troubles]

@@ -107,24 +107,25 @@ class Writer:
 
     async def write(
         self, batches: Sequence[Batch], positions: Mapping[TopicPartition, OffsetAndMetadata],
-        group: Callable[[], ConsumerGroup],
+        group: Callable[[], ConsumerGroup], own: Sequence[Batch],
         more: Callable[[list[DeliveryReport]], Sequence[Batch]] | None = None,
     ) -> None:
-        """One transaction, committed. `group`: asked once the batches are sent. `more`: makes further batches from the
-        reports of each batch's first record. Raises Refused, Stopped, and HapaxError: then nothing of the transaction
-        is visible, or the outcome is unknown."""
+        """One transaction, committed. `group`: asked once the batches are sent. `own`: batches for the copy's own
+        topics. `more`: makes further ones from the reports of the first record of each of `batches`. Raises Refused,
+        Stopped, and HapaxError: then nothing of the transaction is visible, or the outcome is unknown."""
         producer = self._producer
         assert producer is not None
-        for topic in sorted({partition.topic for partition, _, _ in batches} - self._known):
+        written = [*batches, *own]
+        for topic in sorted({partition.topic for partition, _, _ in written} - self._known):
             await self.partitions_of(topic)
         producer.begin()
         sent: list[asyncio.Future[DeliveryReport]] = []
         try:
-            if batches:
-                sent = await producer.send_batches(batches)
+            if written:
+                sent = await producer.send_batches(written)
             if more is not None:
                 await self._flush(producer)
-                further = more([report.result() for report in sent])
+                further = more([report.result() for report in sent[:len(batches)]])
                 for topic in sorted({partition.topic for partition, _, _ in further} - self._known):
                     await self.partitions_of(topic)
                 if further:

@@ -29,8 +29,9 @@ SHARE, OTHER = TopicPartition("t", PartitionIndex(0)), TopicPartition("t", Parti
 class World:
     """What the shares ask. Answers about the source wait for `answers`, of OTHER for `of_other` too."""
 
-    def __init__(self) -> None:
-        self.committed_offset = 100
+    def __init__(self, groups: Any = None) -> None:
+        self.committed_offset: int | None = 100
+        self.saved: dict[TopicPartition, OffsetAndMetadata] = {}
         self.now_ms = 0
         self.answers = asyncio.Event()
         self.asked = asyncio.Event()
@@ -45,19 +46,24 @@ class World:
         reading = SimpleNamespace(
             existing=self._existing, follow=lambda _: None, cluster_id="", now=lambda: self.now_ms,
             options={"default.api.timeout.ms": 1000})
-        target = SimpleNamespace(list_topics=self._list_topics)
+        target = SimpleNamespace(list_topics=self._list_topics, listed_offsets=self._listed_offsets)
         clients: Any = SimpleNamespace(group=group, reading=reading, target=target, source=SimpleNamespace(
             listed_offsets=self._listed_offsets))
         reader: Any = SimpleNamespace(add=self._add, drop=lambda _: None, readings=self.readings, bytes=0)
         topics: Any = SimpleNamespace(share_topic=lambda wanted: wanted.target)
         settings = CopySettings(source={}, target={}, topics="t")
         counts = CopyCounts(lambda: (), lambda: self.shares.state())
-        self.shares = Shares(settings, clients, topics, reader, None, counts, lambda: None)
+        saved: Any = SimpleNamespace(topic="positions", read=self._read_saved)
+        self.shares = Shares(settings, clients, topics, reader, saved, groups, counts, lambda: None)
         self.shares.map([Wanted("t", "t", "", 2)])
 
     async def _committed(self, shares: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        position = Position(self.committed_offset, "", "t", "")
-        return {each: OffsetAndMetadata(position.offset, position.metadata()) for each in shares}
+        if self.committed_offset is None:
+            return {}
+        return {each: position_at(self.committed_offset) for each in shares}
+
+    async def _read_saved(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        return self.saved
 
     async def _existing(self, names: Iterable[str]) -> dict[str, Any]:
         return {name: SimpleNamespace(partitions=self.leaders, topic_id=UUID(int=0)) for name in names}
@@ -105,6 +111,27 @@ async def test_a_share_that_was_given_away_meanwhile_begins_where_it_came_back()
     assert world.began == [200]
 
 
+async def test_a_share_goes_on_though_its_group_has_lost_the_position() -> None:
+    world = World()
+    world.committed_offset = None
+    world.saved[SHARE] = position_at(300, str(UUID(int=9)))
+    world.shares.assigned([SHARE])
+    world.answers.set()
+    await world.admitted()
+    assert world.began == [300]
+    assert world.shares.unclaimed == {SHARE: False}, "the group is given it again"
+
+
+async def test_a_saved_position_of_a_former_topic_counts_no_more() -> None:
+    world = World()
+    world.committed_offset = None
+    world.saved[SHARE] = position_at(300, str(UUID(int=8)))
+    world.shares.assigned([SHARE])
+    world.answers.set()
+    await world.admitted()
+    assert "already holds offsets up to 1000" in world.shares.troubles[SHARE][0].message
+
+
 async def test_a_position_is_read_again_after_a_transaction_without_an_outcome() -> None:
     world = World()
     world.shares.assigned([SHARE])
@@ -126,6 +153,24 @@ async def test_all_shares_begin_together() -> None:
     assert world.began == []
     world.of_other.set()
     await world.admitted()
+    assert world.began == [100, 100]
+
+
+async def test_where_records_were_copied_to_is_read_once_for_all_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose runs are not known yet makes the others wait, too."""
+    monkeypatch.setattr(module, "_PAUSE_S", 0)
+    asked: list[set[TopicPartition]] = []
+
+    async def load(shares: Iterable[TopicPartition]) -> set[TopicPartition]:
+        asked.append(set(shares))
+        return asked[-1] - {OTHER} if len(asked) == 1 else asked[-1]
+
+    world = World(SimpleNamespace(load=load))
+    world.shares.assigned([SHARE, OTHER])
+    world.answers.set()
+    world.of_other.set()
+    await world.admitted()
+    assert asked == [{SHARE, OTHER}] * 2
     assert world.began == [100, 100]
 
 
@@ -191,6 +236,10 @@ async def test_a_share_whose_position_is_not_known_for_long_is_told_of() -> None
     world.answers.set()
     await world.admitted()
     assert told(world) == [("", "")]
+
+
+def position_at(offset: int, target_id: str = "") -> OffsetAndMetadata:
+    return OffsetAndMetadata(offset, Position(offset, "", "t", "", target_id=target_id).metadata())
 
 
 def told(world: World) -> list[tuple[str, str]]:

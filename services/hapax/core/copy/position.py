@@ -26,13 +26,17 @@ class Position(NamedTuple):
     epoch: int = NO_EPOCH
     """Leader epoch of the last batch before the offset; -1: unknown."""
     target_id: str = ""
-    """Id of the target's topic that holds the records before the offset; empty: unknown."""
+    """Id of the share's topic on the target; empty: unknown."""
+    data_id: str = ""
+    """Id of the target's topic that holds the records before the offset, where that is another one; empty: unknown."""
 
     def metadata(self) -> str:
         """The metadata of the committed offset (at most 4,096 bytes)."""
         facts = {"v": 1, "cluster": self.cluster, "topic": self.topic, "id": self.topic_id, "epoch": self.epoch}
         if self.target_id:
             facts["target"] = self.target_id
+        if self.data_id:
+            facts["data"] = self.data_id
         return json.dumps(facts, separators=(",", ":"), ensure_ascii=False)
 
     @classmethod
@@ -44,7 +48,7 @@ class Position(NamedTuple):
                 raise ValueError(f"a later version of hapax copy has committed it: {metadata!r}")
             return cls(
                 offset, str(facts["cluster"]), str(facts["topic"]), str(facts["id"]), int(facts["epoch"]),
-                str(facts.get("target", "")))
+                str(facts.get("target", "")), str(facts.get("data", "")))
         except (KeyError, TypeError, json.JSONDecodeError):
             raise ValueError(f"it is not of hapax copy: {metadata!r}") from None
 
@@ -56,7 +60,20 @@ def is_of_former(offset: int, metadata: str, target_id: str) -> bool:
         former = Position.read(offset, metadata).target_id
     except ValueError:
         return False
-    return bool(former and target_id) and former != target_id
+    return _differ(former, target_id)
+
+
+def is_known_to_be_of(offset: int, metadata: str, target_id: str) -> bool:
+    """Whether the position is of the target's topic with this id, or it is unknown of what it is. False where the
+    target has no topic ids: the topic may have been deleted since, together with the group's offsets."""
+    try:
+        return Position.read(offset, metadata).target_id == target_id != ""
+    except ValueError:
+        return True
+
+
+def _differ(former: str, now: str) -> bool:
+    return bool(former and now) and former != now
 
 
 class Kind(Enum):

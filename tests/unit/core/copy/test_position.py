@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hapax.core.copy.position import Kind, Position, Source, is_of_former, judge
+from hapax.core.copy.position import Kind, Position, Source, is_known_to_be_of, is_of_former, judge
 
 POSITION = Position(100, "cluster", "orders", "id", 3)
 SOURCE = Source("cluster", "id", 0, 200, 150)
@@ -57,6 +57,14 @@ def test_a_position_is_void_once_the_topic_of_the_target_is_another_one(written:
     metadata = POSITION._replace(target_id=written).metadata()
     assert Position.read(100, metadata).target_id == written
     assert is_of_former(100, metadata, now) is former
+
+
+@pytest.mark.parametrize(("written", "now", "known"), [
+    ("one", "one", True), ("one", "other", False), ("", "", False), ("one", "", False), ("", "one", False),
+])  # fmt: skip
+def test_a_saved_position_counts_where_the_topic_is_known_to_be_the_same(written: str, now: str, known: bool) -> None:
+    assert is_known_to_be_of(100, POSITION._replace(target_id=written).metadata(), now) is known
+    assert is_known_to_be_of(0, "of a later version", now), "it is told of"
 
 
 def test_a_position_of_others_is_judged_elsewhere() -> None:

@@ -1,0 +1,44 @@
+"""Reads a partition of one of the copy's own topics on the target, as far as it is committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+from hapax.client.admin import Admin
+from hapax.client.consumer import Consumer
+from hapax.client.errors import RetriableError
+from hapax.client.readings import Chunk
+from hapax.codec.records import decode_batch
+from hapax.core.errors import ErrorCode
+from hapax.core.types import TopicPartition
+
+_HIDDEN_ATTEMPTS: Final = 100
+_HIDDEN_S: Final = 0.05
+
+
+async def records_of(
+    target: Admin, reader: Consumer, partition: TopicPartition
+) -> AsyncIterator[tuple[bytes | None, bytes | None]]:
+    """Key and value of each record up to the present high watermark. `reader`: read_committed. Raises HapaxError;
+    RetriableError while an open transaction hides a part of it."""
+    offsets = (await target.listed_offsets([partition]))[partition]
+    offset, attempts = offsets.first, 0
+    while offset < offsets.high_watermark:
+        fetched = await reader.fetch(partition, offset)
+        if not fetched.data:
+            if fetched.last_stable >= offsets.high_watermark:
+                break
+            attempts += 1
+            if attempts > _HIDDEN_ATTEMPTS:
+                raise RetriableError(
+                    f"{partition.topic}-{partition.partition} on the target has an open transaction from offset"
+                    f" {fetched.last_stable} on; another process of this copy commits it, or it times out",
+                    code=ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            await asyncio.sleep(_HIDDEN_S)
+            continue
+        for header, position, visible in Chunk(fetched.data, fetched.aborted, True).batches():
+            offset = header.next_offset
+            for record in decode_batch(fetched.data, position, header.size) if visible else ():
+                yield record.key, record.value
