@@ -287,10 +287,14 @@ class EtcdKeeper:
         client = self._members
         assert client is not None
         leading = sorted(statuses, key=lambda each: (statuses[each].leader == 0, each))
-        endpoints = [self._spec.endpoint(each) for each in leading]
+        clusters = {self._spec.endpoint(each): statuses[each].cluster for each in leading}
+
+        async def listed(endpoint: str, *, confirmed: bool) -> list[EtcdMember]:
+            return await client.members(endpoint, clusters[endpoint], confirmed=confirmed)
+
         for confirmed in (True, False):
             try:
-                return await any_of(endpoints, partial(client.members, confirmed=confirmed)), confirmed
+                return await any_of(list(clusters), partial(listed, confirmed=confirmed)), confirmed
             except EtcdRefused:
                 continue
         return [], False
@@ -339,8 +343,8 @@ class EtcdKeeper:
             case Restart(ordinal, uid):
                 await self.delete_pod(ordinal, uid)
             case Add(ordinal):
-                url = self._spec.peer_url(ordinal)
-                await any_of(endpoints, lambda each: client.add_learner(each, url))
+                url, cluster = self._spec.peer_url(ordinal), int(found.seen.record.cluster, 16)
+                await any_of(endpoints, lambda each: client.add_learner(each, cluster, url))
             case Promote(member):
                 await any_of(endpoints, lambda each: client.promote(each, int(member, 16)))
             case Remove(member):
@@ -391,19 +395,19 @@ class EtcdKeeper:
                 await any_of([self._spec.endpoint(each) for each in found.answering],
                              lambda each: client.disarm(each, raised))
             case TakeSnapshot(member):
-                await self._snapshot(self._endpoint_of(member, found))
+                await self._snapshot(self._endpoint_of(member, found), int(found.seen.record.cluster, 16))
             case Prune(names):
                 for name in names:
                     await asyncio.to_thread((Path(self._spec.snapshots) / name).unlink, missing_ok=True)
 
-    async def _snapshot(self, endpoint: str) -> None:
+    async def _snapshot(self, endpoint: str, cluster: int) -> None:
         assert self._members is not None
         path = Path(self._spec.snapshots) / snapshot_name(self._now())
         try:
             # Of a keeper that was killed: they fill the volume.
             for part in await asyncio.to_thread(lambda: list(path.parent.glob(PARTS))):
                 await asyncio.to_thread(part.unlink, missing_ok=True)
-            size = await self._members.snapshot(endpoint, path)
+            size = await self._members.snapshot(endpoint, cluster, path)
         except (EtcdRefused, OSError) as error:
             self._snapshot_failed_at = self._now()
             self._counts[ETCD_SNAPSHOTS_FAILED].add()

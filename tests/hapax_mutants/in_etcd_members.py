@@ -146,4 +146,16 @@ MUTANTS = (
         "            return tuple(going)\n    return tuple(going)\n",
         (CARE, unit("operator/test_etcd_keeper.py")),
     ),
+    Mutant(
+        "members of another cluster are taken for those of etcd", PAGE, "runtime/etcd_members.py",
+        "    if answers != cluster:\n",
+        "    if False:\n",
+        (unit("runtime/test_etcd_members.py"),),
+    ),
+    Mutant(
+        "a login at etcd that was cut off ends the task that wanted it", PAGE, "runtime/etcd_login.py",
+        "            if supervision.is_asked_to_end():\n                raise\n            raise LoginRefused",
+        "            raise\n            raise LoginRefused",
+        (unit("runtime/test_etcd_login.py"),),
+    ),
 )

@@ -1,7 +1,8 @@
 """etcd's own administration: its members, their state, alarms, snapshots and defragmentation.
 
-Calls go to one member each, by its endpoint; `any_of` tries several. With users in etcd, all but `status` and `alarms`
-need the rights of its user `root`.
+Calls go to one member each, by its endpoint; `any_of` tries several. Without TLS, an endpoint may lead to a member of
+another cluster from one call to the next, since pods get addresses that others have had. With users in etcd, all but
+`status` and `alarms` need the rights of its user `root`.
 """
 
 from __future__ import annotations
@@ -89,17 +90,22 @@ class EtcdMembers:
             found.header.cluster_id, found.header.member_id, found.leader, found.raftAppliedIndex, found.dbSize,
             found.dbSizeInUse, tuple(found.errors), found.version)
 
-    async def members(self, endpoint: str, *, confirmed: bool) -> list[EtcdMember]:
-        """`confirmed`: by a quorum; otherwise as this member knows it. Raises EtcdRefused."""
+    async def members(self, endpoint: str, cluster: int, *, confirmed: bool) -> list[EtcdMember]:
+        """`confirmed`: by a quorum; otherwise as this member knows it. Raises EtcdRefused, also if a member of another
+        cluster answers."""
         # The field `linearizable` is newer than the message class, which is field 1 of the request: unknown fields are
         # kept by protobuf, and etcd's own default without it is False.
         request = rpc_pb2.MemberListRequest.FromString(b"\x08\x01" if confirmed else b"")
         found = await self._call(
             endpoint, _CLUSTER, "MemberList", request, rpc_pb2.MemberListResponse,
             _CONFIRM_S if confirmed else _CALL_S)
+        _check(endpoint, cluster, found.header.cluster_id)
         return [EtcdMember(each.ID, each.name, tuple(each.peerURLs), each.isLearner) for each in found.members]
 
-    async def add_learner(self, endpoint: str, peer_url: str) -> None:
+    async def add_learner(self, endpoint: str, cluster: int, peer_url: str) -> None:
+        """Raises EtcdRefused, also if a member of another cluster answers. Other changes need no check: they name an id
+        that no other cluster has."""
+        await self._check_cluster(endpoint, cluster)
         await self._call(
             endpoint, _CLUSTER, "MemberAdd", rpc_pb2.MemberAddRequest(peerURLs=[peer_url], isLearner=True),
             rpc_pb2.MemberAddResponse)
@@ -133,9 +139,11 @@ class EtcdMembers:
         await self._alarm(endpoint, rpc_pb2.AlarmRequest(
             action=rpc_pb2.AlarmRequest.DEACTIVATE, memberID=alarm.member, alarm=rpc_pb2.AlarmType.Value(alarm.kind)))
 
-    async def snapshot(self, endpoint: str, path: Path, timeout_s: float = 600.0) -> int:
+    async def snapshot(self, endpoint: str, cluster: int, path: Path, timeout_s: float = 600.0) -> int:
         """Writes a snapshot, as `etcdctl snapshot save` does: the database, then its SHA-256. The file is complete
-        and on the disk, or not there. Returns its size in bytes. Raises EtcdRefused, OSError."""
+        and on the disk, or not there. Returns its size in bytes. Raises EtcdRefused, also if a member of another
+        cluster answers, and OSError."""
+        await self._check_cluster(endpoint, cluster)
         call: Any = self._channel(endpoint).unary_stream(
             f"{_MAINTENANCE}Snapshot", request_serializer=rpc_pb2.SnapshotRequest.SerializeToString,
             response_deserializer=rpc_pb2.SnapshotResponse.FromString)
@@ -161,6 +169,10 @@ class EtcdMembers:
         return size
 
     # --- calls
+
+    async def _check_cluster(self, endpoint: str, cluster: int) -> None:
+        """Right before a call on the same channel. Raises EtcdRefused."""
+        _check(endpoint, cluster, (await self.status(endpoint)).cluster)
 
     async def _alarm(self, endpoint: str, request: Any) -> Any:
         return await self._call(endpoint, _MAINTENANCE, "Alarm", request, rpc_pb2.AlarmResponse)
@@ -194,6 +206,11 @@ async def any_of(endpoints: Sequence[str], call: Callable[[str], Awaitable[T]]) 
         except EtcdRefused as error:
             refused = error
     raise refused
+
+
+def _check(endpoint: str, cluster: int, answers: int) -> None:
+    if answers != cluster:
+        raise EtcdRefused(f"{endpoint} is a member of another cluster, {answers:x}: {cluster:x} was asked for")
 
 
 def _sync_folder(folder: Path) -> None:

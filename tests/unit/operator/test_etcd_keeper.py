@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import shutil
@@ -39,6 +40,8 @@ class Api:
         """Whether the pod is of a former revision, and not ready."""
         self.evicted: list[str] = []
         self.claim_ends = False
+        self.volume = ""
+        """What the pod has found on its volume; empty: it has not looked."""
         self.status: dict[str, Any] = {}
         self.notes: list[Note] = []
 
@@ -57,8 +60,11 @@ class Api:
         if "persistentvolumeclaims" in collection:
             return {"items": [{"metadata": {"name": each, "uid": each}} for each in self.claims]}
         revision, ready = ("former", "False") if self.broken else ("r", "True")
+        looked = [{"name": "volume", "state": {"terminated": {"exitCode": 0, "message": json.dumps({
+            "volume": self.volume})}}}]
         return {"items": [{"metadata": {"name": "e-0", "uid": "u0", "labels": {"controller-revision-hash": revision}},
-                           "status": {"conditions": [{"type": "Ready", "status": ready}]}}]}
+                           "status": {"conditions": [{"type": "Ready", "status": ready}],
+                                      "initContainerStatuses": looked}}]}
 
     async def end(self, path: str, uid: str) -> None:
         self.evicted.append(uid)
@@ -82,6 +88,8 @@ class Members:
     def __init__(self) -> None:
         self.alarms_fail = False
         self.cluster = CLUSTER
+        self.lists_for = 0
+        """A cluster whose member has got the address since it was asked for its state; 0: none."""
         self.snapshots_fail = False
         self.down = False
         self.db_bytes = 100
@@ -97,10 +105,10 @@ class Members:
         used = self.db_bytes if self.used_bytes is None else self.used_bytes
         return EtcdStatus(self.cluster, 10, 10, 5, self.db_bytes, used, (), "3.6.16")
 
-    async def members(self, endpoint: str, *, confirmed: bool) -> list[EtcdMember]:
-        if self.down:
-            raise EtcdRefused("no answer")
-        return [EtcdMember(10, "e-0", ("http://e-0",), False)]
+    async def members(self, endpoint: str, cluster: int, *, confirmed: bool) -> list[EtcdMember]:
+        if self.down or cluster != (self.lists_for or self.cluster):
+            raise EtcdRefused("no answer, or one of another cluster")
+        return [EtcdMember(11 if self.lists_for else 10, "e-0", ("http://e-0",), False)]
 
     async def alarms(self, endpoint: str) -> list[EtcdAlarm]:
         if self.alarms_fail:
@@ -112,7 +120,8 @@ class Members:
         if self.defragment_fails:
             raise EtcdRefused("no answer in time")
 
-    async def snapshot(self, endpoint: str, path: Path) -> int:
+    async def snapshot(self, endpoint: str, cluster: int, path: Path) -> int:
+        assert cluster == self.cluster
         if self.snapshots_fail:
             raise OSError(28, "No space left on device")
         await asyncio.to_thread(path.write_bytes, b"data")
@@ -166,6 +175,18 @@ async def test_members_of_another_cluster_release_neither_pods_nor_claims(tmp_pa
     members.cluster = CLUSTER
     await keeper(api, members, tmp_path).look()
     assert api.evicted == ["u0"], "by its own members it can be repaired"
+
+
+async def test_a_list_of_another_cluster_s_members_takes_no_data_from_ours(tmp_path: Path) -> None:
+    """Its member has got the pod's address after ours has answered. By its list, ours were removed."""
+    api, members = Api(), Members()
+    api.volume, members.lists_for = "c:a", 0xD
+    await keeper(api, members, tmp_path).look()
+    assert not api.written, "no member was noted as removed"
+    assert {each["type"]: each["reason"] for each in api.status["conditions"]}["Ready"] == "QuorumLost"
+    members.lists_for = 0
+    await keeper(api, members, tmp_path).look()
+    assert {each["type"]: each["reason"] for each in api.status["conditions"]}["Ready"] == "AsDescribed"
 
 
 async def test_parts_of_snapshots_that_were_never_whole_are_deleted(tmp_path: Path) -> None:

@@ -27,7 +27,13 @@ class Server:
         for piece in (*self.pieces, self.digest[:5], self.digest[5:]):
             yield rpc_pb2.SnapshotResponse(blob=piece)
 
+    async def status(self, request: Any, context: Any) -> Any:
+        return rpc_pb2.StatusResponse(header=rpc_pb2.ResponseHeader(cluster_id=7))
+
     def service(self, handler_call_details: Any) -> Any:
+        if handler_call_details.method == "/etcdserverpb.Maintenance/Status":
+            return grpc.unary_unary_rpc_method_handler(
+                self.status, rpc_pb2.StatusRequest.FromString, rpc_pb2.StatusResponse.SerializeToString)
         assert handler_call_details.method == "/etcdserverpb.Maintenance/Snapshot"
         return grpc.unary_stream_rpc_method_handler(
             self.snapshot, rpc_pb2.SnapshotRequest.FromString, rpc_pb2.SnapshotResponse.SerializeToString)
@@ -69,7 +75,7 @@ async def test_a_snapshot_has_its_name_on_the_disk_before_it_counts(
     server, endpoint = served
     members, path = EtcdMembers(), tmp_path / "etcd-1.db"
     try:
-        size = await members.snapshot(endpoint, path)
+        size = await members.snapshot(endpoint, 7, path)
     finally:
         await members.close()
     assert path.read_bytes() == b"page 1page 2" + server.digest and size == 44
@@ -82,7 +88,19 @@ async def test_a_snapshot_that_is_not_whole_is_not_there(tmp_path: Path, served:
     members = EtcdMembers()
     try:
         with pytest.raises(EtcdRefused, match="is not whole: 44 bytes"):
-            await members.snapshot(endpoint, tmp_path / "etcd-1.db")
+            await members.snapshot(endpoint, 7, tmp_path / "etcd-1.db")
+    finally:
+        await members.close()
+    assert not os.listdir(tmp_path)
+
+
+async def test_a_snapshot_of_another_cluster_is_none_of_ours(tmp_path: Path, served: tuple[Server, str]) -> None:
+    """Ours would be deleted for it."""
+    _, endpoint = served
+    members = EtcdMembers()
+    try:
+        with pytest.raises(EtcdRefused, match="a member of another cluster, 7: 8 was asked for"):
+            await members.snapshot(endpoint, 8, tmp_path / "etcd-1.db")
     finally:
         await members.close()
     assert not os.listdir(tmp_path)
