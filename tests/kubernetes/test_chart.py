@@ -326,7 +326,11 @@ def test_updates_and_evictions_wait_until_a_broker_has_caught_up(render: Render)
         assert container["readinessProbe"]["httpGet"]["path"] == path
         assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
         before = container["lifecycle"]["preStop"]["sleep"]["seconds"]
-        assert pod["terminationGracePeriodSeconds"] * 1000 >= load().drain_timeout_ms + before * 1000 + 10_000
+        settings = load(environment={
+            each: value for each, value in environment(pod).items() if isinstance(value, str)})
+        assert settings.shutdown_linger_ms == 5_000  # a group's member and a Java client call every 3 s
+        assert pod["terminationGracePeriodSeconds"] * 1000 >= (
+            before * 1000 + settings.drain_timeout_ms + settings.shutdown_linger_ms + 10_000)
         budget = of(objects, "PodDisruptionBudget", f"demo-hapax-{role}")["spec"]
         assert budget["maxUnavailable"] == 1
 

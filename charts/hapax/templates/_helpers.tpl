@@ -303,6 +303,7 @@ spec:
             {{- end }}
             {{- if .kafka }}
             - {name: HAPAX_FRAMES_LISTEN, value: "0.0.0.0:9097"}
+            - {name: HAPAX_SHUTDOWN_LINGER_MS, value: {{ mul 1000 .values.lingerSeconds | toString | quote }}}
             {{- end }}
             - {name: HAPAX_HTTP_LISTEN, value: "0.0.0.0:8080"}
             - {name: HAPAX_CLUSTER_ID, value: {{ $root.Values.clusterId | quote }}}
@@ -339,8 +340,8 @@ spec:
           # rolling update or a drain of machines takes the next broker only when no partition would lack a replica.
           readinessProbe: {httpGet: {path: {{ ternary "/readyz" "/syncz" (empty .claims) }}, port: http{{ $scheme }}}, periodSeconds: 2, timeoutSeconds: 2, failureThreshold: 3}
           {{- if .kafka }}
-          # SIGTERM follows, at which the process hands its leaderships or shards over. Until then, a Service with stale
-          # endpoints may still send new connections here.
+          # SIGTERM follows, at which the process hands its leaderships or shards over and then lingers. Until then, a
+          # Service with stale endpoints may still send new connections here, and they are served.
           lifecycle: {preStop: {sleep: {seconds: {{ .values.preStopSeconds }}}}}
           {{- end }}
           volumeMounts:

@@ -66,6 +66,7 @@ from hapax.runtime.call_listeners import CallListeners, listen_for_calls
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.handover import hand_over, partitions_finished
 from hapax.runtime.incidents import Incidents
+from hapax.runtime.lingering import leaders, taken_over
 from hapax.runtime.ports import Ports
 from hapax.runtime.producer_ids import ProducerIds
 from hapax.runtime.registration import Registration, register
@@ -93,7 +94,10 @@ class BrokerService:
         self._ports = ports
         self._on_lost = on_lost
         self._failed = False
+        self._ending = False
         self._drained = False
+        self._led: Mapping[TopicIdPartition, NodeId] = {}
+        """Who led what when this broker was asked to end."""
         self.events: EventLog | None = None
         self._zombies: set[tuple[TopicIdPartition, int, int]] = set()
         self._bound: Mapping[str, Address] = {}
@@ -263,6 +267,8 @@ class BrokerService:
     def ready(self) -> str:
         if self.registration is None:
             return "registration"
+        if self._ending:
+            return "the end of the process"
         return "" if self.partitions.settled() else "partitions"
 
     def in_sync(self) -> str:
@@ -314,9 +320,11 @@ class BrokerService:
     async def drain(self) -> None:
         """Hands the leaderships over, answers the calls that wait, and closes every log, so that the next start reads
         none."""
+        self._led = leaders(self.view)
         if self.registration is not None and not self._failed:
             await hand_over(
                 self.registration, self.view, partitions_finished(self.view), self.settings.drain_timeout_ms / 2000)
+        self._ending = True
         await self._close_background_tasks()
         await self.partitions.fetchers.close()
         if self.registration is not None:
@@ -333,6 +341,9 @@ class BrokerService:
             log.error("the logs could not be closed cleanly; the next start will recover them", error=error)
             return
         self._drained = True
+
+    def handed_over(self) -> bool:
+        return self._drained and taken_over(self.node_id, self._led, leaders(self.view))
 
     async def _close_background_tasks(self) -> None:
         await self.sweep.close()

@@ -8,10 +8,10 @@ to its epoch, and its session proves their writes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from hapax.codec.metadata import NodeRecord
+from hapax.codec.metadata import NodeRecord, ShardKind
 from hapax.coordinator.group_api import GroupApi, listing, protocol_of
 from hapax.coordinator.groups import OffsetsShard
 from hapax.coordinator.hanging import HangingTransactions
@@ -37,7 +37,7 @@ from hapax.coordinator.sweep import Sweep
 from hapax.coordinator.transactions import Reserve, TxnShard
 from hapax.core.transaction.requests import Limits
 from hapax.core.transaction.states import State
-from hapax.core.types import Millis, NodeId
+from hapax.core.types import Millis, NodeId, ShardId
 from hapax.kafka.api import transaction_call
 from hapax.kafka.node import node_table, server_limits
 from hapax.kafka.registry import register_other_roles
@@ -47,6 +47,7 @@ from hapax.runtime import telemetry
 from hapax.runtime.call_listeners import CallListeners, listen_for_calls
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.handover import hand_over, shards_finished
+from hapax.runtime.lingering import owners, taken_over
 from hapax.runtime.ports import Ports
 from hapax.runtime.producer_ids import ProducerIds
 from hapax.runtime.registration import Registration, register
@@ -82,6 +83,10 @@ class CoordinatorService:
         self.counters = Counters(metrics)
         self._ports = ports
         self._on_lost = on_lost
+        self._ending = False
+        self._drained = False
+        self._owned: Mapping[tuple[ShardKind, ShardId], NodeId] = {}
+        """Who owned which shard when this coordinator was asked to end."""
         self._writer: LogWriter | None = None
         self._markers: MarkerSender | None = None
         self._events: EventLog | None = None
@@ -136,6 +141,8 @@ class CoordinatorService:
         shard that is recorded for a former process of this node is about to be assigned again."""
         if self.registration is None:
             return "registration"
+        if self._ending:
+            return "the end of the process"
         cluster = self.view.cluster
         if cluster is None:
             return "cluster"
@@ -217,12 +224,18 @@ class CoordinatorService:
     async def drain(self) -> None:
         """Lets other nodes take the shards over, answers the calls that wait for the log, and releases the other
         shards."""
+        self._owned = owners(self.view)
         if self.registration is not None:
             await hand_over(self.registration, self.view, shards_finished, self.settings.drain_timeout_ms / 2000)
+        self._ending = True
         await self.sweep.close()
         await self.shards.drain()
         if self.registration is not None:
             await self.registration.close()
+        self._drained = True
+
+    def handed_over(self) -> bool:
+        return self._drained and taken_over(self.node_id, self._owned, owners(self.view))
 
     async def close(self) -> None:
         await self.sweep.close()

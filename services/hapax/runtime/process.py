@@ -23,6 +23,7 @@ from hapax.runtime.clock import SystemClock
 from hapax.runtime.disk import FolderInUse, RealDisk, open_folder
 from hapax.runtime.etcd import SIGN_OF_LIFE_KEY, EtcdStore
 from hapax.runtime.etcd_login import PasswordLogin, password_in
+from hapax.runtime.lingering import Ending
 from hapax.runtime.network import TcpNetwork
 from hapax.runtime.node_ids import FIRST_NODE_ID, FolderRefused
 from hapax.runtime.ports import Ports
@@ -93,12 +94,7 @@ def run(argv: Sequence[str], role: Role | Literal["admin"], start: Start, *, kee
 
 
 async def _serve(settings: Settings, role: Role | Literal["admin"], start: Start, keeps_data: bool) -> int:
-    end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    def ends(reason: str) -> None:
-        if not end.done():
-            end.set_result(reason)
-
+    ends = Ending()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ends, "")
     service: Service | None = None
@@ -127,15 +123,16 @@ async def _serve(settings: Settings, role: Role | Literal["admin"], start: Start
             max_handshakes=settings.ssl_max_handshakes, max_handshakes_per_address=settings.ssl_max_handshakes_per_ip)
         starting = supervision.judged(start(
             ports, settings, on_lost=ends, http_address=f"{health.host}:{health.port}", metrics=metrics))
-        either: set[asyncio.Future[Any]] = {starting, end}
+        either: set[asyncio.Future[Any]] = {starting, ends.reason}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             await supervision.end(starting)
-            return _ended(end.result())
+            return _ended(ends.reason.result())
         service = starting.result()
-        reason = await end
+        reason = await ends.reason
         if not reason:
             await _within(service.drain(), settings.drain_timeout_ms / 1000, "drain")
+            await ends.linger(service, settings.shutdown_linger_ms / 1000)
         await _within(service.close(), _CLOSE_TIMEOUT_S, "close")
         return _ended(reason)
     except SettingsError as error:

@@ -140,6 +140,12 @@ class Settings(AdminSettings, SecuritySettings, AuditSettings):
     drain_timeout_ms: Annotated[int, Between(0)] = 10_000
     """Milliseconds that requests in flight may take to finish after SIGTERM. On Kubernetes, keep the pod's termination
     grace period longer than this."""
+    shutdown_linger_ms: Annotated[int, Between(0)] = 0
+    """Milliseconds that a broker or coordinator keeps its listeners open after SIGTERM once other nodes have taken over
+    what it led. It answers NOT_LEADER_OR_FOLLOWER or NOT_COORDINATOR, and tells who leads now. Without it, a client
+    that calls a moment too late connects to an address that may not even refuse it. A second signal ends the process
+    at once. 0: off. On Kubernetes the chart sets it (`lingerSeconds`), and the pod's termination grace period includes
+    it."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Lowest level of the log lines written to stderr."""
 
