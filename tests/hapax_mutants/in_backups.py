@@ -160,6 +160,18 @@ MUTANTS = (
         (unit("backup/test_at_the_same_time.py"),),
     ),
     Mutant(
+        "a restore goes on over ids that producers of the cluster use", "backups", "backup/restoring.py",
+        " or each.producer_id < floor or each.state",
+        " or each.state",
+        (unit("backup/test_not_empty.py"),),
+    ),
+    Mutant(
+        "an interrupted restore without topics is not finished", "backups", "backup/restoring.py",
+        "            if each.transactional_id not in names or",
+        "            if True or",
+        (unit("backup/test_not_empty.py"),),
+    ),
+    Mutant(
         "a backup believes clocks about what was decided lately", "backups", "backup/taking.py",
         "                        if header.next_offset > at_first or record.state",
         "                        if record.state",

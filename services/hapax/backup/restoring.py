@@ -127,19 +127,37 @@ class Restorer:
             raise BackupError(
                 f"the cluster is being restored from backup {others[0]}: finish that restore, or delete its topics")
         continues = manifest.backup in restoring.values()
-        strangers = [name for name in names if name not in {each.name for each in manifest.topics}]
+        theirs = {each.name for each in manifest.topics if not each.internal}
+        strangers = [name for name in names if name not in theirs]
         if strangers or (names and not continues):
             raise BackupError(
                 f"the cluster is not empty: it has the topic {(strangers or names)[0]!r}. A backup is restored into a "
-                "new cluster")
+                "new cluster" + (
+                    ". All topics are those of this backup, and open: if a restore of it was interrupted here, that "
+                    "was after its last step, and nothing is left to do" if theirs == {*names} else ""))
         if not continues:
-            used = [each.transactional_id for each in await cluster.list_transactions()]
+            used = await self._used_ids()
             groups = [each.group for each in await cluster.list_groups()]
             if used or groups:
                 what = f"transactional id {used[0]!r}" if used else f"group {groups[0]!r}"
                 raise BackupError(
                     f"the cluster is not empty: it has the {what}. A backup is restored into a new cluster")
         return {name for name, value in restoring.items() if not value}
+
+    async def _used_ids(self) -> list[str]:
+        """The transactional ids that no interrupted restore of this backup has left. It gives them producer ids that
+        the backed-up cluster cannot have, and no transaction. A backup without topics leaves nothing else that tells of
+        it; importing an id again compares all else."""
+        there = await self._cluster.list_transactions()
+        names = await asyncio.to_thread(self._names_of_ids) if there else frozenset()
+        floor = self._manifest.producer_id_floor
+        return [
+            each.transactional_id for each in there
+            if each.transactional_id not in names or each.producer_id < floor or each.state != State.EMPTY.kafka_name]
+
+    def _names_of_ids(self) -> frozenset[str]:
+        return frozenset(
+            name for part in self._manifest.parts_of(TXN_STATE_TOPIC) for name in self._last_transactions(part))
 
     async def _restoring(self, topic: str) -> str:
         """The backup from which the topic is being restored; empty: none."""
