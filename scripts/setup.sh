@@ -24,6 +24,7 @@ python_packages() {
         .venv/bin/python -m pip install --quiet --require-hashes -r requirements.lock
     }
     .venv/bin/python -m pip install --quiet --no-deps --editable .
+    .venv/bin/python scripts/spark_bytecode.py .venv/lib/python3.*/site-packages/pyspark/python/lib/pyspark.zip
     printf '%s\n' "$wanted" >"$stamp"
 }
 

@@ -64,6 +64,7 @@ SPARK_ENVIRONMENT: Final = (
     f"SPARK_HOME={SPARK_HOME}", "JAVA_HOME=/usr/lib/jvm/java-17-openjdk-amd64", "PYTHONPATH=/opt/hapax",
     "PYSPARK_PYTHON=/usr/bin/python3", "PYSPARK_DRIVER_PYTHON=/usr/bin/python3", "PYTHONUNBUFFERED=1", "HOME=/tmp",
 )  # fmt: skip
+BYTECODE: Final = ROOT / "scripts" / "spark_bytecode.py"
 SOURCES: Final = ("pyproject.toml", "README.md", "LICENSE", "proto", "services/hapax", "spark/hapax_spark",
                   "operator/hapax_operator")  # fmt: skip
 LOAD: Final = "load/hapax_load"
@@ -299,7 +300,8 @@ def _spark(image: str, more: list[Path]) -> tuple[str, Path]:
     # PySpark is published as a source distribution without code to compile. pip accepts that for another Python version
     # only without --only-binary.
     words = ("--no-deps", *WHEELS[1:])
-    packages = cached("pyspark", f"{file_hash(lock)} {words}", lambda path: _packages(path, lock, words))
+    packages = cached(
+        "pyspark", f"{file_hash(lock)} {words} {file_hash(BYTECODE)}", lambda path: _packages(path, lock, words))
 
     def make(path: Path) -> None:
         with tempfile.TemporaryDirectory(dir=CACHE) as folder:
@@ -394,6 +396,8 @@ def _compile(target: Path) -> None:
         compileall.compile_dir(
             target, quiet=2, workers=0, stripdir=str(target), prependdir="/opt/hapax",
             invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+        archives = target.glob("pyspark/python/lib/pyspark.zip")
+        subprocess.run([sys.executable, str(BYTECODE), *map(str, archives)], check=True)
 
 
 IMAGES: Final = {

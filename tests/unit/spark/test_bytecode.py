@@ -1,0 +1,38 @@
+"""The archive of Spark's Python workers gets bytecode (scripts/spark_bytecode.py)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from scripts.spark_bytecode import add_bytecode
+
+
+def _archive(folder: Path) -> Path:
+    folder.mkdir()
+    archive = folder / "made.zip"
+    with zipfile.ZipFile(archive, "w") as content:
+        for name, text in (
+            ("made/__init__.py", ""), ("made/worker.py", "assert __file__.endswith('.pyc'), __file__"),
+            ("made/tests/test_worker.py", "1 is 1"), ("made/notes.txt", "no code"),
+        ):  # fmt: skip
+            content.writestr(zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0)), text)
+    return archive
+
+
+def test_a_worker_finds_bytecode_in_the_archive(tmp_path: Path) -> None:
+    archive = _archive(tmp_path / "a")
+    command = [sys.executable, "-c", "import made.worker"]
+    assert subprocess.run(command, env={"PYTHONPATH": str(archive)}, capture_output=True, check=False).returncode == 1
+    assert add_bytecode(archive) == 2
+    subprocess.run(command, env={"PYTHONPATH": str(archive)}, check=True)
+    assert add_bytecode(archive) == 0
+
+
+def test_the_same_archive_gives_the_same_bytes(tmp_path: Path) -> None:
+    first, second = _archive(tmp_path / "a"), _archive(tmp_path / "b")
+    add_bytecode(first)
+    add_bytecode(second)
+    assert first.read_bytes() == second.read_bytes()
