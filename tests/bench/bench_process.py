@@ -1,7 +1,7 @@
 """`hapax.client.process` beside the same loop written by hand, in both interfaces of the client.
 
 Each copies the same input, 500 records in each transaction, in a group of its own; the two take turns. The time begins
-with the first record and ends when the clients are closed. HAPAX_BENCH_PROCESS=20000x5: records, turns.
+with the first record and ends when the clients are closed. HAPAX_BENCH_PROCESS=50000x7: records, turns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.bench_transactions import local_cluster
 from bench.figures import record
 from hapax.client import Admin, Consumer, NewRecord, NewTopic, Processor, Producer, Record, blocking
 
-RECORDS, TURNS = (int(part) for part in os.environ.get("HAPAX_BENCH_PROCESS", "20000x5").split("x"))
+RECORDS, TURNS = (int(part) for part in os.environ.get("HAPAX_BENCH_PROCESS", "50000x7").split("x"))
 BATCH: Final = 500
 SOURCE, TARGET = "bench-in", "bench-out"
 VALUE: Final = b"x" * 100

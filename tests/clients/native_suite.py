@@ -149,6 +149,23 @@ class NativeSuite:
             assert offsets == list(range(len(offsets)))
         assert max(epochs) > 10, "it used no session"
 
+    async def test_records_without_reports_are_counted_in_the_offsets_of_the_others(self, on: Cluster) -> None:
+        topic = await on.topic(1)
+        async with on.producer(linger_ms=5000) as producer:
+            await producer.send_unreported(topic, b"1")
+            second = await producer.send(topic, b"2")
+            await producer.send_unreported(topic, b"3", b"k", timestamp_ms=7, headers=[("h", b"v")])
+            last = await producer.send(topic, b"4")
+            await producer.flush()
+            first, then = (await second).offset, (await last).offset
+        assert (first, then) == (1, 3)
+        async with on.consumer() as consumer:
+            consumer.assign(await consumer.partitions(topic))
+            consumer.seek_to_beginning()
+            found = await consumer.poll(5000)
+        assert values(found) == [b"1", b"2", b"3", b"4"]
+        assert (found[2].key, found[2].timestamp_ms, list(found[2].headers)) == (b"k", 7, [("h", b"v")])
+
     async def test_keys_go_where_kafkas_own_client_sends_them(self, on: Cluster) -> None:
         topic = await on.topic(7)
         async with on.producer() as producer:

@@ -13,6 +13,13 @@ _ACCUMULATOR: Final = unit("client/test_accumulator.py")
 
 MUTANTS: Final = (
     Mutant(
+        "a record without a report does not count in the offsets of the others", "a wrong report",
+        "client/accumulator.py",
+        "        batch.deliveries.append(delivery)\n",
+        "        batch.deliveries += [delivery] if delivery is not None else []\n",
+        (_SENDER,),
+    ),
+    Mutant(
         "a topic deleted while a connection opens costs others their outcome", "a hang", "client/sender.py",
         "        if gone:  # deleted since",
         "        if False:  # deleted since",

@@ -80,8 +80,8 @@ MUTANTS = (
     ),
     Mutant(
         "a result that cannot be written fails the transaction, not the function", ORIGIN, "client/processor.py",
-        "        outputs.append(_checked(found))\n",
-        "        outputs.append(found)\n",
+        "isinstance(result.key, _BYTES) and isinstance(result.topic, str)):\n",
+        "isinstance(result.key, _BYTES) and isinstance(result.topic, str)) and False:\n",
         (unit("client/test_processor.py"),),
     ),
     Mutant(

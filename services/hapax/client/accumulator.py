@@ -29,7 +29,8 @@ class OpenBatch:
         """Before compression: the bytes that it takes of buffer.memory."""
         self.full = False
         self.data: bytearray | memoryview = bytearray()
-        self.deliveries: list[asyncio.Future[DeliveryReport]] = []
+        self.deliveries: list[asyncio.Future[DeliveryReport] | None] = []
+        """Of the first records, in their order. None: the record is sent without a report."""
         """One for each record. For a batch that was handed over whole: none, or one for its first record."""
         self.timestamps: list[int] = []
         self.condition: Condition | None = None
@@ -93,7 +94,7 @@ class Accumulator:
         key: bytes | None,
         value: bytes | None,
         headers: Sequence[Header],
-        delivery: asyncio.Future[DeliveryReport],
+        delivery: asyncio.Future[DeliveryReport] | None,
         size: int,
         now_ms: int,
     ) -> OpenBatch | None:

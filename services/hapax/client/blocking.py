@@ -224,7 +224,7 @@ class Producer(_Client[producer.Producer]):
 
         async def sending() -> None:
             for key, value in pairs:
-                await self._inner.send(topic, value, key)
+                await self._inner.send_unreported(topic, value, key)
 
         _background.run(sending())
         return len(pairs)
@@ -255,6 +255,7 @@ class Producer(_Client[producer.Producer]):
         _background.run(_leave(manager, None))
 
     send_and_wait = _waits(producer.Producer.send_and_wait)
+    send_unreported = _waits(producer.Producer.send_unreported)
     append = _waits(producer.Producer.append)
     send_batch = _waits(producer.Producer.send_batch)
     partitions_of = _waits(producer.Producer.partitions_of)

@@ -306,9 +306,13 @@ class Engine:
         value: bytes | None,
         headers: Sequence[Header],
         size: int,
-    ) -> asyncio.Future[DeliveryReport]:
+        *,
+        reported: bool = True,
+    ) -> asyncio.Future[DeliveryReport] | None:
         """Adds a record to its partition's batch, which is sent when it is full or after linger.ms."""
-        delivery: asyncio.Future[DeliveryReport] = asyncio.get_running_loop().create_future()
+        delivery: asyncio.Future[DeliveryReport] | None = None
+        if reported:
+            delivery = asyncio.get_running_loop().create_future()
         now = self.cluster.now()
         pushed_out = self.accumulator.append(partition, timestamp_ms, key, value, headers, delivery, size, now)
         if pushed_out is not None:
@@ -353,7 +357,7 @@ class Engine:
         batch = self.accumulator.conditional(records, timestamp_ms, size, condition, self.cluster.now())
         self._enqueue(partition, batch)
         self.pump()
-        return batch.deliveries
+        return [delivery for delivery in batch.deliveries if delivery is not None]
 
     def close_all(self) -> None:
         """Closes every open batch, so that it is sent now."""
@@ -372,7 +376,7 @@ class Engine:
         if self.failure is None:
             self.failure = error
         for delivery in content.deliveries:
-            if not delivery.done():
+            if delivery is not None and not delivery.done():
                 delivery.set_exception(error)
                 delivery.exception()  # marks the error as retrieved, because flush() or commit() also raises it
 
@@ -385,7 +389,7 @@ class Engine:
         topic, partition = batch.partition
         producer_id, epoch = batch.identity
         for i, delivery in enumerate(content.deliveries):
-            if not delivery.done():
+            if delivery is not None and not delivery.done():
                 delivery.set_result(
                     DeliveryReport(
                         topic,

@@ -202,25 +202,22 @@ class Producer:
         Waits only for the topic's metadata and for room in buffer.memory, at most max.block.ms each. Without
         `partition`, the key determines it as in Kafka (murmur2). Without a key, batches rotate over the partitions.
         """
-        known = self._cluster.topics.get(topic)
-        if known is None:
-            known = await self._topic(topic)
-        if partition is None:
-            if key is None:
-                partition = self._engine.sticky.partition(topic, known.available())
-            else:
-                partition = partition_of(key, len(known.partitions))
-        elif partition not in known.partitions:
-            await self._check_partition(topic, partition)
-        size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
-        if headers:
-            size += _size(headers)
-        self._check_size(size)
-        await self._admitted(size)
-        if timestamp_ms is None:
-            timestamp_ms = self._ports.clock.now_ms()
-        where = TopicPartition(topic, PartitionIndex(partition))
-        return self._engine.append(where, timestamp_ms, key, value, headers, size)
+        delivery = await self._accept(True, topic, value, key, partition, timestamp_ms, headers)
+        assert delivery is not None
+        return delivery
+
+    async def send_unreported(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] = (),
+    ) -> None:
+        """`send` without a delivery report, which costs less. `flush` and `commit` raise if the record failed."""
+        await self._accept(False, topic, value, key, partition, timestamp_ms, headers)
 
     async def send_and_wait(
         self, topic: str, value: bytes | None = None, key: bytes | None = None, **how: Any
@@ -466,6 +463,32 @@ class Producer:
             return waiting.result()
         raise RetriableError(f"{what}: no outcome within max.block.ms={timeout}", code=ErrorCode.REQUEST_TIMED_OUT)
 
+    async def _accept(
+        self, reported: bool, topic: str, value: bytes | None, key: bytes | None, partition: int | None,
+        timestamp_ms: int | None, headers: Sequence[Header],
+    ) -> asyncio.Future[DeliveryReport] | None:
+        known = self._cluster.topics.get(topic)
+        if known is None:
+            known = await self._topic(topic)
+        if partition is None:
+            if key is None:
+                partition = self._engine.sticky.partition(topic, known.available())
+            else:
+                partition = partition_of(key, len(known.partitions))
+        elif partition not in known.partitions:
+            await self._check_partition(topic, partition)
+        size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
+        if headers:
+            size += _size(headers)
+        self._check_size(size)
+        if not self._engine.accumulator.has_room(size):
+            await self._room(size)
+        self._check_admitted()
+        if timestamp_ms is None:
+            timestamp_ms = self._ports.clock.now_ms()
+        where = TopicPartition(topic, PartitionIndex(partition))
+        return self._engine.append(where, timestamp_ms, key, value, headers, size, reported=reported)
+
     async def _topic(self, topic: str) -> Topic:
         return await self._cluster.topic(topic, self._options["max.block.ms"])
 
@@ -487,6 +510,9 @@ class Producer:
         """Returns once there is room for this many bytes and a record may be sent."""
         if not self._engine.accumulator.has_room(size):
             await self._room(size)
+        self._check_admitted()
+
+    def _check_admitted(self) -> None:
         self._check_usable()
         if self._id is not None and self._machine.state is not State.IN_TRANSACTION:
             raise self._engine.error()

@@ -47,6 +47,32 @@ async def test_a_topic_deleted_while_the_connection_opens_costs_no_other_topic_i
     await engine.stop()
 
 
+async def test_a_record_without_a_report_takes_its_offset() -> None:
+    cluster = FakeCluster(**{"linger.ms": 5})
+    engine = producer_on(cluster)
+    peer = cluster.open()
+    assert engine.append(A, 0, None, b"1", (), 100, reported=False) is None
+    second = engine.append(A, 0, None, b"2", (), 100)
+    async with asyncio.timeout(5):
+        await peer.sent(1)
+    answer(peer)
+    assert second is not None and (await second).offset == 6, "the answer gives the batch's first offset, 5"
+    await engine.stop()
+
+
+async def test_a_record_without_a_report_fails_the_flush() -> None:
+    cluster = FakeCluster()
+    engine = producer_on(cluster)
+    peer = cluster.open()
+    engine.append(A, 0, None, b"1", (), 100, reported=False)
+    async with asyncio.timeout(5):
+        await peer.sent(1)
+    answer(peer, ErrorCode.MESSAGE_TOO_LARGE)
+    await turns()
+    assert engine.failure is not None and engine.failure.code == ErrorCode.MESSAGE_TOO_LARGE
+    await engine.stop()
+
+
 async def test_a_pass_goes_with_the_first_batches_of_its_partition() -> None:
     """Until one of them is stored: its leader has then seen it."""
     cluster = FakeCluster()
