@@ -161,7 +161,7 @@ class NativeSuite:
         assert (first, then) == (1, 3)
         async with on.consumer() as consumer:
             consumer.assign(await consumer.partitions(topic))
-            consumer.seek_to_beginning()
+            await consumer.seek_to_beginning()
             found = await consumer.poll(5000)
         assert values(found) == [b"1", b"2", b"3", b"4"]
         assert (found[2].key, found[2].timestamp_ms, list(found[2].headers)) == (b"k", 7, [("h", b"v")])
@@ -499,12 +499,21 @@ class NativeSuite:
                 await admin.create_topics([NewTopic(topic, 2, 1)])
             await admin.create_topics([NewTopic(topic, 2, 1)], exist_ok=True)
             await admin.create_partitions({topic: 4})
-            (found,) = [t for t in await admin.list_topics() if t.name == topic]
-            assert [p.partition for p in found.partitions] == [0, 1, 2, 3]
+
+            async def listed() -> list[list[int]]:
+                return [[p.partition for p in t.partitions] for t in await admin.list_topics() if t.name == topic]
+
+            async def has_grown() -> bool:  # Kafka's controller answers before its brokers know
+                return await listed() == [[0, 1, 2, 3]]
+
+            async def is_gone() -> bool:
+                return not await listed()
+
+            await until(has_grown, "four partitions in the list of topics")
             info = await admin.describe_cluster()
             assert info.nodes and info.transaction_version == 2
             await admin.delete_topics([topic])
-            assert topic not in [t.name for t in await admin.list_topics()]
+            await until(is_gone, "the end of the topic in the list of topics")
 
     def test_the_blocking_face(self, on: Cluster) -> None:
         topic = unique("t")
