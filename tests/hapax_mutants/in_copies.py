@@ -128,6 +128,25 @@ MUTANTS: Final = (
         (_READER,),
     ),
     Mutant(
+        "what one leader knows of a partition's end counts for the next one", "a transaction is whole",
+        "copy/reader.py",
+        "if asked[each].sure_of != epoch}",
+        "if asked[each].sure_of is None}",
+        (_READER,),
+    ),
+    Mutant(
+        "a leader that does not tell its end is asked again by each fetch", "copies go on", "copy/reader.py",
+        "        if new and node_id not in self._end_questions:\n",
+        "        if new:\n",
+        (_READER,),
+    ),
+    Mutant(
+        "a copy divides a transaction and does not say so", "a transaction is whole", "core/copy/cut.py",
+        "                lane.passed_over = True\n",
+        "",
+        (_CUT,),
+    ),
+    Mutant(
         "a position outlives the topic of the target", "a name is taken for the thing it named",
         "core/copy/position.py",
         "    return bool(former and target_id) and former != target_id\n",

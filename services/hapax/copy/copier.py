@@ -34,7 +34,7 @@ from hapax.copy.settings import CopySettings
 from hapax.copy.shares import Shares, name_of
 from hapax.copy.topics import Topics
 from hapax.copy.writer import Batch, Refused, Stopped, Writer
-from hapax.core.copy.cut import Lane, cut, split
+from hapax.core.copy.cut import QUIET_MS, Lane, cut, split
 from hapax.core.copy.position import Kind, Position, Trouble
 from hapax.core.copy.translate import Run
 from hapax.core.errors import ErrorCode, Refusal
@@ -98,6 +98,8 @@ class Copier:
         """Last stable offset of a share that waits for an open transaction, and since when."""
         self._limits: dict[str, int] = {}
         """Topic of the target -> bytes of a batch that is put together of several, where it takes no larger ones."""
+        self._passed_over: set[TopicPartition] = set()
+        """Shares whose partition was not read far enough for the transactions that are copied."""
         self._tasks: list[asyncio.Task[None]] = []
         self._progress_ms = 0
         self._empty_since = -1
@@ -352,7 +354,9 @@ class Copier:
         now = self._now()
         # A partition that is not read yet may hold a part of any transaction.
         unread = {share: Lane(-1) for share in self._shares.awaited if share not in readings}
-        counts = cut({**unread, **{share: each.lane for share, each in readings.items()}}, now)
+        lanes = {**unread, **{share: each.lane for share, each in readings.items()}}
+        counts = cut(lanes, now)
+        self._note_passed_over(lanes)
         self._reader.set_hurry(any(counts[share] < len(each.held) for share, each in readings.items()))
         taken = {share: count for share, count in counts.items() if count}
         if not taken:
@@ -375,6 +379,15 @@ class Copier:
         # the log, and nothing would say that they are this copy's.
         await self._transfer(readings, {} if unclaimed else taken, unclaimed)
         return True
+
+    def _note_passed_over(self, lanes: Mapping[TopicPartition, Lane]) -> None:
+        found = {share for share, lane in lanes.items() if lane.passed_over}
+        for share in sorted(found - self._passed_over):
+            log.warning(
+                "%s could not be read to its end for %d s, usually because a transaction is open there: transactions"
+                " that have also written to it may become visible in several steps", name_of(self._shares.sources[share]),
+                QUIET_MS // 1000)
+        self._passed_over = found
 
     def _split_if_stuck(self, readings: Mapping[TopicPartition, Reading], now: int) -> None:
         """A transaction that is larger than the buffer cannot be kept whole."""

@@ -7,7 +7,6 @@ a trouble, and what was read before it is copied all the same; the others are re
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -105,6 +104,8 @@ class Reader:
         self._fetches: dict[int, asyncio.Task[None]] = {}
         self._questions: dict[str, asyncio.Task[None]] = {}
         """Topics of which the source is asked whether they are still there."""
+        self._end_questions: dict[int, asyncio.Task[None]] = {}
+        """Nodes that are asked for ends of partitions that they lead now."""
         self._backoff = Backoff(cluster.options, cluster.ports)
         self._due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -115,7 +116,8 @@ class Reader:
 
     async def close(self) -> None:
         self._closed = True
-        await supervision.end(self._task, *self._fetches.values(), *self._questions.values())
+        await supervision.end(self._task, *self._fetches.values(), *self._questions.values(),
+                              *self._end_questions.values())
         await self._nodes.close()
 
     # --- what is read ---------------------------------------------------------------------------------------------
@@ -225,7 +227,7 @@ class Reader:
                 asked[reading.partition] = reading
             if not wanted:
                 return
-            sure = await self._sure_of_ends(asked)
+            sure = self._sure_of_ends(node_id, asked)
             sent = self.tick
             answer = await self._nodes.fetch(node_id, peer, NodeFetch(wanted, ids, self._patience(node_id, wanted), ""))
         except PeerError:
@@ -253,20 +255,27 @@ class Reader:
                 if partition in sure:
                     reading.lane.seen_end(sent, ends.high_watermark)
 
-    async def _sure_of_ends(self, asked: Mapping[TopicPartition, Reading]) -> set[TopicPartition]:
+    def _sure_of_ends(self, node_id: int, asked: Mapping[TopicPartition, Reading]) -> set[TopicPartition]:
         """Those whose leader's high watermark counts all that was committed before it led. A new leader's may be lower
-        at first. It then answers Fetch, but not ListOffsets (KIP-207), so that question tells."""
+        at first. It then answers Fetch, but not ListOffsets (KIP-207), so that question tells. It is asked beside the
+        fetches: a slow answer holds no records back."""
         leaders = {each: self._cluster.leader(each) for each in asked}
         epochs = {each: leader.epoch for each, leader in leaders.items() if leader is not None}
-        new = [each for each, epoch in epochs.items() if asked[each].sure_of != epoch]
-        if new:
-            with contextlib.suppress(HapaxError):  # Fetch says what is wrong, or all is well in a moment
-                await list_offsets(self._cluster, 0, dict.fromkeys(new, LATEST), committed=False)
-                for each in new:
-                    leader = self._cluster.leader(each)
-                    if leader is not None and leader.epoch == epochs[each]:
-                        asked[each].sure_of = leader.epoch
-        return {each for each, epoch in epochs.items() if asked[each].sure_of == epoch}
+        new = {each: epoch for each, epoch in epochs.items() if asked[each].sure_of != epoch}
+        if new and node_id not in self._end_questions:
+            task = self._end_questions[node_id] = supervision.once(
+                self._look_for_ends({asked[each]: epoch for each, epoch in new.items()}), "copy-ends", node_id,
+                expected=(HapaxError,))  # Fetch says what is wrong, or all is well in a moment
+            task.add_done_callback(partial(self._looked_for_ends, node_id))
+        return epochs.keys() - new.keys()
+
+    async def _look_for_ends(self, epochs: Mapping[Reading, int]) -> None:
+        await list_offsets(self._cluster, 0, {each.partition: LATEST for each in epochs}, committed=False)
+        for reading, epoch in epochs.items():
+            reading.sure_of = epoch
+
+    def _looked_for_ends(self, node_id: int, done: asyncio.Task[None]) -> None:
+        del self._end_questions[node_id]
 
     async def _continued(self, readings: list[Reading]) -> list[Reading]:
         """Those whose leader's log holds what was read. A new leader may have lost some of it (an unclean election) and

@@ -31,9 +31,11 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.epoch, self.epoch_end = 4, -1
         self.code, self.topics = 0, dict[str, Any]()
-        self.asked = 0
+        self.asked = self.asked_for_end = 0
         self.data = b""
         self.high_watermark, self.knows_end = 200, True
+        self.answers_end = asyncio.Event()
+        self.answers_end.set()
         self.fetched: list[int] = []
         options = consumer_options({"bootstrap.servers": "127.0.0.1:1"})
         cluster: Any = SimpleNamespace(
@@ -55,6 +57,8 @@ class World:
         return {PARTITION: self.epoch_end}
 
     async def _list_offsets(self, *_: Any, committed: bool) -> dict[TopicPartition, tuple[int, int]]:
+        self.asked_for_end += 1
+        await self.answers_end.wait()
         if not self.knows_end:
             raise RetriableError("the end is not known yet", code=ErrorCode.OFFSET_NOT_AVAILABLE)
         return {}  # it is not looked at
@@ -72,6 +76,10 @@ class World:
 
     async def fetch(self) -> None:
         await self.reader._fetch(0, [self.reading])
+
+    async def end_told(self) -> None:
+        await asyncio.wait(self.reader._end_questions.values())
+        await asyncio.sleep(0)  # the question's end is noted
 
 
 def batch(offset: int, epoch: int) -> bytes:
@@ -101,18 +109,46 @@ async def test_the_end_that_a_new_leader_tells_is_believed_once_it_knows_it(monk
     another partition has wholly, which would be divided."""
     world = World(monkeypatch)
     world.data, world.high_watermark = batch(100, 4), 110
-    world.reader.tick = 7
+    await world.fetch()
+    await world.end_told()
+    world.reader.tick, world.data = 7, b""
     await world.fetch()
     assert world.reading.lane.current == 7
-    world.epoch, world.data, world.knows_end = 5, b"", False
+    world.epoch, world.knows_end = 5, False
+    await world.fetch()
+    await world.end_told()
     await world.fetch()
     assert world.reading.lane.current == 7, "the partition may go on after 110"
+    await world.end_told()
     world.knows_end = True
     await world.fetch()
-    assert world.reading.lane.current == 9
+    await world.end_told()
+    await world.fetch()
+    assert world.reading.lane.current == 11
     world.knows_end = False
     await world.fetch()
-    assert world.reading.lane.current == 10, "one answer is enough"
+    assert world.reading.lane.current == 12, "one answer is enough"
+
+
+async def test_a_leader_that_does_not_tell_the_end_holds_no_records_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other partitions of the same node, too, are read meanwhile."""
+    world = World(monkeypatch)
+    world.answers_end.clear()
+    world.data, world.high_watermark = batch(100, 4), 110
+    async with asyncio.timeout(5):
+        await world.fetch()
+    world.data = b""
+    for _ in range(2):
+        await world.fetch()
+        await asyncio.sleep(0)
+    assert (world.reading.next_fetch, world.reading.lane.current) == (110, -1)
+    assert world.asked_for_end == 1, "one question at a time"
+    world.epoch = 5  # another leader: the answer is about the former one
+    world.answers_end.set()
+    await world.end_told()
+    await world.fetch()
+    assert world.reading.lane.current == -1
+    await world.reader.close()
 
 
 @pytest.mark.parametrize(("topic", "doubted"), [

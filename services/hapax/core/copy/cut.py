@@ -97,6 +97,8 @@ class Lane:
     """The partition was read up to the high watermark of an answer to a request that left at this tick."""
     transactional: int = _NEVER
     """The tick at which the last transactional batch was read."""
+    passed_over: bool = False
+    """Transactions were taken by rule (c), and nothing was read to an end since: parts of them may be unread."""
     _parts: list[Part] = field(default_factory=list)
     _open: dict[int, Part] = field(default_factory=dict)
     """By producer id. A marker may have a higher epoch than the transaction that it ends: the next one's (transactions
@@ -110,7 +112,7 @@ class Lane:
         self.pieces.append(piece)
         self.end = piece.following
         while self._seen_ends and self._seen_ends[0][1] <= self.end:
-            self.current = self._seen_ends.popleft()[0]
+            self.current, self.passed_over = self._seen_ends.popleft()[0], False
         if piece.writer is None:
             return
         self.transactional = tick
@@ -134,7 +136,7 @@ class Lane:
         """An answer reports this high watermark. `sent_tick`: the number of the last answer before its request left.
         Call it after the answer's pieces were pushed."""
         if high_watermark <= self.end:
-            self.current = max(self.current, sent_tick)
+            self.current, self.passed_over = max(self.current, sent_tick), False
             self._seen_ends.clear()
         elif not self._seen_ends or len(self._seen_ends) < _SEEN_ENDS:
             self._seen_ends.append((sent_tick, high_watermark))
@@ -247,10 +249,10 @@ def _not_vouched_for(
             if lane.clock_ms >= marked_ms + slack_ms:
                 kept += remaining[position:]  # earlier ones, too
                 break
-            vouches = (
-                lane.ended or lane.current >= tick or any(part.lane is lane for part in group)
-                or (now_ms - read_ms >= quiet_ms and lane.transactional < tick))
-            if vouches:
+            if lane.ended or lane.current >= tick or any(part.lane is lane for part in group):
+                kept.append(entry)
+            elif now_ms - read_ms >= quiet_ms and lane.transactional < tick:
+                lane.passed_over = True
                 kept.append(entry)
             else:
                 found.append(group)

@@ -103,9 +103,22 @@ def test_another_partition_vouches_by_a_later_marker() -> None:
 def test_another_partition_vouches_after_a_while_without_transactions() -> None:
     lanes = {"a": lane([("data", 1), ("commit", 1)], tick=5), "b": lane(["plain"], tick=6, current=False)}
     assert taken(lanes, NOW + QUIET_MS - 1) == {"a": 0, "b": 1}
+    assert not lanes["b"].passed_over
     assert taken(lanes, NOW + QUIET_MS) == {"a": 2, "b": 1}
+    assert lanes["b"].passed_over and not lanes["a"].passed_over, "it is told"
     lanes["b"].push(Piece(1, 2, (9, 0)), 7, NOW)
     assert taken(lanes, NOW + QUIET_MS)["a"] == 0
+    assert lanes["b"].passed_over
+    lanes["b"].seen_end(6, 2)
+    assert not lanes["b"].passed_over
+
+
+def test_an_end_that_was_reported_earlier_is_reached() -> None:
+    one = Lane(0)
+    one.seen_end(3, 1)
+    one.passed_over = True
+    one.push(Piece(0, 1), 4, NOW)
+    assert not one.passed_over
 
 
 def test_a_partition_that_cannot_be_read_holds_nothing_back() -> None:
