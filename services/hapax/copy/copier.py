@@ -385,8 +385,8 @@ class Copier:
         for share in sorted(found - self._passed_over):
             log.warning(
                 "%s could not be read to its end for %d s, usually because a transaction is open there: transactions"
-                " that have also written to it may become visible in several steps", name_of(self._shares.sources[share]),
-                QUIET_MS // 1000)
+                " that have also written to it may become visible in several steps",
+                name_of(self._shares.sources[share]), QUIET_MS // 1000)
         self._passed_over = found
 
     def _split_if_stuck(self, readings: Mapping[TopicPartition, Reading], now: int) -> None:

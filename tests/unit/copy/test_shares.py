@@ -152,7 +152,7 @@ async def test_all_shares_begin_together() -> None:
     await world.several_turns()
     assert world.began == []
     world.of_other.set()
-    await world.admitted()
+    await world.first_begins.wait()
     assert world.began == [100, 100]
 
 
