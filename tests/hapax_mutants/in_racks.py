@@ -82,8 +82,8 @@ MUTANTS = (
     ),
     Mutant(
         "a load balancer without an address for a moment takes the node away", OUTSIDE, OPERATOR + "plan_outside.py",
-        "each.address or former.nodes.get(each.node)",
-        "each.address",
+        "            address = former.nodes.get(each.node)\n",
+        "            address = None\n",
         (unit("operator/test_outside.py"),),
     ),
     Mutant(
@@ -94,8 +94,22 @@ MUTANTS = (
     ),
     Mutant(
         "a node's second service hides the address of the first", OUTSIDE, OPERATOR + "plan_outside.py",
-        "            nodes.setdefault(each.node, address)\n",
-        "            nodes[each.node] = address\n",
+        "        if address is not None and each.node not in nodes:\n",
+        "        if address is not None:\n",
+        (unit("operator/test_outside.py"),),
+    ),
+    Mutant(
+        "clients outside are told the address of a former service of the same name", OUTSIDE,
+        OPERATOR + "plan_outside.py",
+        "if address is None and former.services.get(each.node, each.uid) == each.uid:\n",
+        "if address is None:\n",
+        (unit("operator/test_outside.py"),),
+    ),
+    Mutant(
+        "clients outside are told the address of a service that is being deleted", OUTSIDE,
+        OPERATOR + "plan_outside.py",
+        "    staying = (each for each in services if not each.deleting)\n",
+        "    staying = services\n",
         (unit("operator/test_outside.py"),),
     ),
 )

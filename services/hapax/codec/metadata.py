@@ -188,14 +188,21 @@ class OutsideRecord:
 
     nodes: Mapping[NodeId, tuple[str, int]] = field(default_factory=dict)
     """Node -> host and port."""
+    services: Mapping[NodeId, str] = field(default_factory=dict)
+    """Node -> uid of the Kubernetes Service whose address it is. Former operators stored none."""
 
     def encode(self) -> bytes:
-        return _encode({"nodes": {str(node): list(self.nodes[node]) for node in sorted(self.nodes)}})
+        return _encode({
+            "nodes": {str(node): list(self.nodes[node]) for node in sorted(self.nodes)},
+            **({"services": {str(node): self.services[node] for node in sorted(self.services)}}
+               if self.services else {}),
+        })
 
     @classmethod
     def decode(cls, value: bytes) -> OutsideRecord:
         f = _decode("outside", value)
-        return cls({NodeId(int(node)): (str(host), int(port)) for node, (host, port) in f["nodes"].items()})
+        return cls({NodeId(int(node)): (str(host), int(port)) for node, (host, port) in f["nodes"].items()},
+                   {NodeId(int(node)): str(uid) for node, uid in (f.get("services") or {}).items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,7 @@ RECORDS = [
     SilentRecord(RegistrationEpoch(2**40), 1_700_000_000_000),
     DrainingRecord(1_700_000_000_000, "BrokerPool"),
     OutsideRecord({NodeId(0): ("192.0.2.7", 9095), NodeId(100): ("a.example", 443)}),
+    OutsideRecord({NodeId(0): ("192.0.2.7", 9095)}, {NodeId(0): "uid"}),
     RacksRecord("topology.kubernetes.io/zone", {"node-1": "a", "node-2": ""}),
     ThrottleRecord(10_000_000, 1_700_000_000_000),
     PidCounterRecord(ProducerId(2**62)),

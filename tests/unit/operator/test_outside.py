@@ -20,10 +20,23 @@ from hapax_sim.metadata import MemoryMetadata, MetadataModel
 KEYS = Keys("c")
 
 
-def service(node: int, ingress: list[dict[str, Any]] | None = None, port: int = 9095) -> dict[str, Any]:
-    return {"metadata": {"name": f"s-{node}", "labels": {"hapax.dev/outside-node": str(node)}},
+def service(
+    node: int, ingress: list[dict[str, Any]] | None = None, port: int = 9095, uid: str = "", **metadata: str
+) -> dict[str, Any]:
+    return {"metadata": {"name": f"s-{node}", "uid": uid or f"u-{node}",
+                         "labels": {"hapax.dev/outside-node": str(node)}, **metadata},
             "spec": {"ports": [{"port": port}]},
             "status": {"loadBalancer": {} if ingress is None else {"ingress": ingress}}}
+
+
+def seen(node: int, address: tuple[str, int] | None = None, name: str = "", **more: Any) -> ServiceSeen:
+    return ServiceSeen(NodeId(node), name or f"s-{node}", address, **{"uid": f"u-{node}", **more})
+
+
+def record(**addresses: tuple[str, int]) -> OutsideRecord:
+    """Of the Services of `seen`, by n and the node's id."""
+    nodes = {NodeId(int(name[1:])): address for name, address in addresses.items()}
+    return OutsideRecord(nodes, {node: f"u-{node}" for node in nodes})
 
 
 @pytest.mark.parametrize(("ingress", "host"), [
@@ -36,32 +49,49 @@ def test_an_address_is_a_load_balancer_s_name_or_else_its_first_ip(
     ingress: list[dict[str, Any]] | None, host: str | None
 ) -> None:
     address = None if host is None else (host, 443)
-    assert service_seen(service(7, ingress, 443)) == ServiceSeen(NodeId(7), "s-7", address)
+    assert service_seen(service(7, ingress, 443)) == seen(7, address)
     assert service_seen({"metadata": {"name": "bootstrap", "labels": {}}, "spec": {"ports": [{"port": 1}]}}) is None
 
 
 def test_an_address_stays_while_the_service_does() -> None:
-    former = OutsideRecord({NodeId(0): ("a", 1), NodeId(1): ("b", 1), NodeId(2): ("c", 1)})
-    seen = [ServiceSeen(NodeId(0), "s-0", None), ServiceSeen(NodeId(1), "s-1", ("new", 2)),
-            ServiceSeen(NodeId(3), "s-3", None)]
-    assert plan_outside(seen, former) == OutsideRecord({NodeId(0): ("a", 1), NodeId(1): ("new", 2)})
-    waits = addresses_condition(seen)
+    former = record(n0=("a", 1), n1=("b", 1), n2=("c", 1))
+    services = [seen(0), seen(1, ("new", 2)), seen(3)]
+    assert plan_outside(services, former) == record(n0=("a", 1), n1=("new", 2))
+    waits = addresses_condition(services)
     assert (waits.status, waits.reason) == ("False", "WaitingForLoadBalancer") and "s-0, s-3" in waits.message
-    assert addresses_condition(seen[1:2]).status == "True"
-    bare = addresses_condition(seen[1:2], {1, 4})
+    assert addresses_condition(services[1:2]).status == "True"
+    bare = addresses_condition(services[1:2], {1, 4})
     assert (bare.status, bare.reason) == ("False", "NoService") and bare.message.endswith(": 4")
-    assert addresses_condition(seen[1:3], {3}).reason == "WaitingForLoadBalancer"
-    many = addresses_condition([ServiceSeen(NodeId(each), f"s-{each}", None) for each in range(7)])
+    assert addresses_condition(services[1:3], {3}).reason == "WaitingForLoadBalancer"
+    many = addresses_condition([seen(each) for each in range(7)])
     assert many.message.endswith(", and 2 more")
 
 
 def test_of_several_services_of_a_node_one_that_has_an_address_counts() -> None:
     """A person may have made another one with the same label."""
-    former = OutsideRecord({NodeId(0): ("former", 1)})
-    seen = [ServiceSeen(NodeId(0), "a", None), ServiceSeen(NodeId(0), "b", ("new", 2)),
-            ServiceSeen(NodeId(0), "c", None)]
-    for services in (seen, seen[::-1]):
-        assert plan_outside(services, former) == OutsideRecord({NodeId(0): ("new", 2)})
+    former = OutsideRecord({NodeId(0): ("former", 1)}, {NodeId(0): "a"})
+    services = [seen(0, name="a", uid="a"), seen(0, ("new", 2), name="b", uid="b"), seen(0, name="c", uid="c")]
+    for given in (services, services[::-1]):
+        assert plan_outside(given, former) == OutsideRecord({NodeId(0): ("new", 2)}, {NodeId(0): "b"})
+        assert plan_outside([each for each in given if each.address is None], former) == former
+
+
+def test_a_service_of_the_same_name_does_not_take_over_the_former_one_s_address() -> None:
+    """`external.enabled` was switched off and on again before the operator noticed. The former address is nobody's, or
+    another's, who would get the clients' passwords."""
+    former = record(n0=("former", 1))
+    assert plan_outside([seen(0, uid="another")], former) == OutsideRecord()
+    assert plan_outside([seen(0)], OutsideRecord(former.nodes)) == former, "a former operator stored no uids"
+
+
+def test_a_service_that_is_being_deleted_leads_to_no_node() -> None:
+    """Its finalizer waits for the cloud to end the load balancer."""
+    going = seen(0, ("former", 1), deleting=True)
+    assert plan_outside([going], record(n0=("former", 1))) == OutsideRecord()
+    condition = addresses_condition([going, seen(1, ("b", 1))], {0})
+    assert condition.reason == "NoService" and "these Services are being deleted, wait for that first: s-0" in (
+        condition.message)
+    assert addresses_condition([going, seen(0, ("new", 2), uid="another")]).status == "True"
 
 
 class Api:
@@ -117,14 +147,19 @@ async def test_what_is_seen_is_written_while_this_operator_leads() -> None:
         api.events.put_nowait(("MODIFIED", service(1, [{"hostname": "b.example"}])))
         await told(n0=("192.0.2.1", 9095), n1=("b.example", 9095))
         api.events.put_nowait(("MODIFIED", service(0)))  # it stays, which needs no write
+        api.events.put_nowait(("MODIFIED", service(
+            0, [{"ip": "192.0.2.1"}], deletionTimestamp="2026-01-01T00:00:00Z")))
+        await told(n1=("b.example", 9095))
+        assert [each.deleting for each in keeper.services] == [True, False]
         api.events.put_nowait(("DELETED", service(0)))
+        api.events.put_nowait(("ADDED", service(0, uid="another")))
         await told(n1=("b.example", 9095))
         assert [await store.tried.get() for _ in range(3)] == [True] * 3 and store.tried.empty()
         model.txn([], [Put("/leads", b"another")])
         api.events.put_nowait(("MODIFIED", service(1, [{"hostname": "c.example"}])))
         assert not await asyncio.wait_for(store.tried.get(), 10)
         kv = model.get(KEYS.outside)
-        assert kv is not None and OutsideRecord.decode(kv.value).nodes == {NodeId(1): ("b.example", 9095)}
+        assert kv is not None and OutsideRecord.decode(kv.value) == record(n1=("b.example", 9095))
     finally:
         await keeper.close()
         await view.close()
