@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -25,14 +29,21 @@ LINGER_MS = 120_000
 """Longer than any test here takes: only a second signal ends what lingers."""
 
 
+@contextmanager
+def lingering(make: Make, linger_ms: int) -> Iterator[LocalCluster]:
+    cluster = make(brokers=3, coordinators=2, settings=[*REPLICATED, f"shutdown.linger.ms={linger_ms}"])
+    try:
+        yield cluster
+    finally:
+        for process in cluster.status().processes:  # in order, each of them would linger
+            if process.role in ("broker", "coordinator") and process.state == "running":
+                cluster.kill(process.name)
+
+
 @pytest.fixture
 def three(cluster_factory: Make) -> Iterator[LocalCluster]:
-    cluster = cluster_factory(
-        brokers=3, coordinators=2, settings=[*REPLICATED, f"shutdown.linger.ms={LINGER_MS}"])
-    yield cluster
-    for process in cluster.status().processes:  # in order, each of them would linger
-        if process.role in ("broker", "coordinator") and process.state == "running":
-            cluster.kill(process.name)
+    with lingering(cluster_factory, LINGER_MS) as cluster:
+        yield cluster
 
 
 def terminate(cluster: LocalCluster, name: str) -> None:
@@ -135,3 +146,72 @@ def test_a_node_without_a_successor_ends_at_once(cluster_factory: Make) -> None:
     for name in ("coordinator-0", "broker-0"):
         cluster.stop(name)
         assert not lingers(cluster, name)
+
+
+class Work(threading.Thread):
+    """One short transaction after another, with a pause after each."""
+
+    def __init__(self, cluster: LocalCluster, number: int, end: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self.committed = 0
+        self._end = end
+        self._producer = Producer({
+            "bootstrap.servers": servers(cluster), "transactional.id": f"x{number}", "linger.ms": 0, "log_level": 0})
+
+    def run(self) -> None:
+        self._producer.init_transactions(TIMEOUT)
+        while not self._end.wait(0.2):
+            self._producer.begin_transaction()
+            self._producer.produce("t", b"one")
+            self._producer.commit_transaction(TIMEOUT)
+            self.committed += 1
+
+
+def attempts_after_the_end(cluster: LocalCluster, name: str) -> int:
+    """Takes a node's address as soon as the node has given it up. Returns how many connections arrive there during a
+    second. Each of them is what Kubernetes would lead to an address where nothing answers."""
+    port = cluster.status().process(name).port
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+        def free() -> bool:
+            try:
+                taken.bind(("127.0.0.1", port))
+                taken.listen(100)
+            except OSError:
+                return False
+            return True
+
+        wait_until(free, f"end of {name}", every_s=0.001)
+        limit, count = time.monotonic() + 1, 0
+        while (left := limit - time.monotonic()) > 0:
+            taken.settimeout(left)
+            try:
+                connection, _ = taken.accept()
+            except TimeoutError:
+                break
+            connection.close()
+            count += 1
+        return count
+
+
+def test_no_client_looks_for_a_node_after_its_end(cluster_factory: Make) -> None:
+    with lingering(cluster_factory, 3_000) as cluster:
+        make_topic(cluster, "t")
+        end = threading.Event()
+        work = [Work(cluster, number, end) for number in range(4)]
+        for each in work:
+            each.start()
+        wait_until(lambda: all(each.committed > 2 for each in work), "transactions of every producer")
+        names = [f"broker-{partition_of(cluster, 't').leader}", "coordinator-0"]
+        for name in names:
+            terminate(cluster, name)
+        with ThreadPoolExecutor() as pool:
+            assert list(pool.map(lambda name: attempts_after_the_end(cluster, name), names)) == [0, 0]
+        so_far = [each.committed for each in work]
+        wait_until(
+            lambda: all(each.committed > count + 2 for each, count in zip(work, so_far, strict=True)),
+            "transactions after the end of the nodes")
+        end.set()
+        for each in work:
+            each.join()
