@@ -148,6 +148,24 @@ MUTANTS = (
         (unit("backup/test_deleted_topics.py"),),
     ),
     Mutant(
+        "a topic that one node has not heard of is left out of a backup", "backups", "backup/taking.py",
+        "                raise\n\n    async def _described(",
+        "                pass\n\n    async def _described(",
+        (unit("backup/test_deleted_topics.py"),),
+    ),
+    Mutant(
+        "a listing believes the node that is asked first", "backups", "client/newest_image.py",
+        "    return max(answers, key=lambda node: image_revision(answers[node]) or 0)\n",
+        "    return min(answers)\n",
+        (unit("client/test_newest_image.py"),),
+    ),
+    Mutant(
+        "a listing passes over a node that does not answer", "backups", "client/newest_image.py",
+        "        if each.broker_id in silent:\n",
+        "        if False:\n",
+        (unit("client/test_newest_image.py"),),
+    ),
+    Mutant(
         "a new leader's first high watermark ends a log", "backups", "backup/cluster.py",
         "            if not found.data and found.high_watermark < end:",
         "            if False:",

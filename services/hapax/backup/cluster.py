@@ -81,8 +81,8 @@ class BackedUpCluster(Identities):
                 return  # compaction has removed the rest
 
     async def topics_by_kind(self) -> tuple[list[TopicInfo], list[TopicInfo]]:
-        """(clients' topics, internal topics)."""
-        found = await self.list_topics()
+        """(clients' topics, internal topics), all that have acknowledged records."""
+        found = await self.list_newest_topics()
         return [t for t in found if t.name not in INTERNAL_TOPICS], [t for t in found if t.name in INTERNAL_TOPICS]
 
     async def users(self) -> tuple[tuple[str, str], ...]:

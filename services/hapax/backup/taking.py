@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Final, NamedTuple
@@ -149,7 +149,7 @@ class BackupTaker:
         cluster = self._cluster
         kinds = await cluster.topics_by_kind()
         for topic in kinds[0]:
-            with _unless_deleted():
+            async with self._unless_deleted(topic):
                 await self._described(topic, internal=False)  # one that is being restored cannot be read
         leases = await self._counted_leases()
         # First of all: a marker that is stored above one of the ends below is older than its COMPLETE record, which is
@@ -200,7 +200,7 @@ class BackupTaker:
         described = []
         for topic_name in sorted(kept & set(topics)):
             kept.discard(topic_name)
-            with _unless_deleted():
+            async with self._unless_deleted(topics[topic_name]):
                 described.append(await self._described(
                     topics[topic_name], internal=topic_name in (TXN_STATE_TOPIC, OFFSETS_TOPIC)))
                 kept.add(topic_name)
@@ -315,7 +315,7 @@ class BackupTaker:
             topic = topics.get(name.topic)
             if topic is None:
                 return
-            with _unless_deleted():
+            async with self._unless_deleted(topic):
                 into[name] = await self._copy_one(
                     backup, topic, name, ends[name], before.get(name, 0), base, began, watched)
                 return
@@ -376,6 +376,19 @@ class BackupTaker:
 
     # --- the rest of the state ------------------------------------------------------------------------------------
 
+    @asynccontextmanager
+    async def _unless_deleted(self, topic: TopicInfo) -> AsyncIterator[None]:
+        """Ends the block where the topic is deleted meanwhile. The node that says so may only lag behind the others:
+        then its error is raised, because a backup that lacked the topic would look whole."""
+        try:
+            yield
+        except HapaxError as error:
+            if error.code not in _GONE:
+                raise
+            clients, internal = await self._cluster.topics_by_kind()
+            if any((each.name, each.topic_id) == (topic.name, topic.topic_id) for each in (*clients, *internal)):
+                raise
+
     async def _described(self, topic: TopicInfo, *, internal: bool) -> TopicPart:
         config = {} if internal else {
             name: each.value for name, each in (await self._cluster.topic_config(topic.name)).items()
@@ -416,16 +429,6 @@ class BackupTaker:
             own = {name: each.value for name, each in config.items() if each.source == "group"}
             found.append((group, {name: value for name, value in own.items() if value is not None}))
         return tuple(found)
-
-
-@contextmanager
-def _unless_deleted() -> Iterator[None]:
-    """Ends the block where its topic is deleted meanwhile."""
-    try:
-        yield
-    except HapaxError as error:
-        if error.code not in _GONE:
-            raise
 
 
 def _follow(found: _Read, batch: memoryview, header: BatchHeader, watch_from: int) -> None:

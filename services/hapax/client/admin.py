@@ -11,6 +11,8 @@ from hapax.client.environment import ClientPorts
 from hapax.client.errors import FatalError, HapaxError, NotHapaxError, RetriableError, from_code
 from hapax.client.groups import GroupAdmin
 from hapax.client.leaders import by_node
+from hapax.client.metadata import Topic
+from hapax.client.newest_image import newest_topics
 from hapax.client.producers import ProducerAdmin
 from hapax.client.quotas import QuotaAdmin
 from hapax.client.replication import ReplicationAdmin
@@ -95,6 +97,14 @@ class ClusterInfo(NamedTuple):
     controller_id: int
     nodes: tuple[NodeInfo, ...]
     transaction_version: int
+
+
+def _infos(topics: Mapping[str, Topic]) -> list[TopicInfo]:
+    return [
+        TopicInfo(
+            topic.name, str(topic.topic_id),
+            tuple(TopicPartitionInfo(p, *leader) for p, leader in topic.partitions.items()))
+        for _, topic in sorted(topics.items())]
 
 
 class TransactionInfo(NamedTuple):
@@ -399,14 +409,12 @@ class Admin(ReplicationAdmin, GroupAdmin, ProducerAdmin, AclAdmin, UserAdmin, Qu
         found = await self._cluster.within(
             self._timeout, "listing topics",
             self._cluster.all_topics if wanted is None else lambda: self._cluster.existing(wanted))
-        return [
-            TopicInfo(
-                topic.name,
-                str(topic.topic_id),
-                tuple(TopicPartitionInfo(p, *leader) for p, leader in topic.partitions.items()),
-            )
-            for _, topic in sorted(found.items())
-        ]
+        return _infos(found)
+
+    async def list_newest_topics(self) -> list[TopicInfo]:
+        """All topics that any node knows, by name, including internal ones. Asks every node: `list_topics` asks one,
+        which may not have heard yet of a topic that others serve. Raises HapaxError where one does not answer."""
+        return _infos(await newest_topics(self._cluster, self._timeout))
 
     async def describe_topic(self, name: str) -> TopicInfo:
         """Raises HapaxError with the cluster's reason if there is no such topic, or if this client may not see it."""

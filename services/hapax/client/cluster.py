@@ -289,6 +289,10 @@ class ClusterClient:
             if not asks_another:
                 return found
 
+    def heard(self, response: Any) -> dict[str, Topic]:
+        """The topics that exist, by a node's answer to Metadata."""
+        return self._heard(response)[0]
+
     def _heard(self, response: Any) -> tuple[dict[str, Topic], bool]:
         """The topics that exist, and whether another node has to be asked, because this one lags behind."""
         self.nodes = {b.node_id: (b.host, b.port) for b in response.brokers}

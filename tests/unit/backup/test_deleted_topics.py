@@ -14,10 +14,11 @@ from hapax.backup import cluster as backed_up
 from hapax.backup import manifests
 from hapax.backup.cluster import BackedUpCluster
 from hapax.backup.reading import check_backup
-from hapax.client.errors import RetriableError
+from hapax.client.errors import HapaxError, RetriableError, from_code
 from hapax.client.raw_fetch import RawFetch
 from hapax.codec.batch import patch_prefix
 from hapax.codec.records import encode_records
+from hapax.core.errors import ErrorCode
 from hapax.core.transaction.states import State
 from hapax.core.types import PartitionIndex, TopicPartition
 from unit.backup.history import History, Producer, folder_store
@@ -67,6 +68,24 @@ async def test_a_topic_is_deleted_at_any_call(again: bool, tmp_path: Path) -> No
         if len(made) <= at:
             break
     assert at > 10
+
+
+@pytest.mark.parametrize("call", ["topic_config", "batches"])
+async def test_a_node_that_has_not_heard_of_a_topic_does_not_leave_it_out(call: str, tmp_path: Path) -> None:
+    """Other nodes say that the topic is there."""
+    history, store = History(5), folder_store(tmp_path)
+    history.run(60)
+    answered = getattr(history, call)
+
+    def lagging(name: Any, *values: Any) -> Any:
+        if name in ("b", B):
+            raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "a node that lags behind")
+        return answered(name, *values)
+
+    setattr(history, call, lagging)
+    with pytest.raises(HapaxError, match="a node that lags behind"):
+        await history.backup(store)
+    assert manifests.listed(store) == []
 
 
 async def test_a_topic_that_is_created_again_is_read_from_its_beginning(tmp_path: Path) -> None:
