@@ -124,7 +124,7 @@ def test_a_transaction_goes_on_while_its_nodes_end_and_say_where_to_go(three: Lo
     producer.produce("t", b"after")
     assert producer.flush(TIMEOUT) == 0
     producer.commit_transaction(TIMEOUT)
-    assert time.monotonic() - began < 15, "librdkafka waited for a connection"
+    assert time.monotonic() - began < 25, "librdkafka waited for a connection"
     assert not errors, "a connection was lost although both nodes still listen"
     assert three.status().process(coordinator).state == three.status().process(leader).state == "running"
     remaining = next(name for name in ("broker-0", "broker-1", "broker-2") if name != leader)
@@ -196,7 +196,7 @@ def attempts_after_the_end(cluster: LocalCluster, name: str) -> int:
 
 
 def test_no_client_looks_for_a_node_after_its_end(cluster_factory: Make) -> None:
-    with lingering(cluster_factory, 3_000) as cluster:
+    with lingering(cluster_factory, 5_000) as cluster:
         make_topic(cluster, "t")
         end = threading.Event()
         work = [Work(cluster, number, end) for number in range(4)]
