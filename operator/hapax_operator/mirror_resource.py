@@ -48,11 +48,16 @@ class Names(NamedTuple):
     def read(cls, text: str) -> Names:
         return cls(text.removesuffix(_WILDCARD), text.endswith(_WILDCARD))
 
+    def covers(self, other: Names) -> bool:
+        return (self.prefix and other.text.startswith(self.text)) or self == other
+
+    def common(self, other: Names) -> Names | None:
+        """What belongs to both; None: nothing."""
+        return other if self.covers(other) else self if other.covers(self) else None
+
     def meets(self, other: Names) -> bool:
         """Whether a name belongs to both."""
-        if self.prefix and other.text.startswith(self.text):
-            return True
-        return (other.prefix and self.text.startswith(other.text)) or self == other
+        return self.common(other) is not None
 
     def __str__(self) -> str:
         return self.text + (_WILDCARD if self.prefix else "")
@@ -115,13 +120,25 @@ class MirrorResource:
 
     @property
     def written(self) -> tuple[Names, ...]:
-        """The topics of the target."""
+        """The topics of the target, with those that it leaves out."""
         return tuple(Names(self.prefix + each.text, each.prefix) for each in self.topics)
 
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """On what it depends which other Mirrors it meets."""
+        return self.target.bootstrap, self.written, self._left_out
+
+    @property
+    def _left_out(self) -> tuple[Names, ...]:
+        return tuple(Names(self.prefix + each.text, each.prefix) for each in self.exclude)
+
     def meets(self, other: MirrorResource) -> bool:
-        """Whether both may write to one topic."""
-        return self.target.bootstrap == other.target.bootstrap and any(
-            one.meets(another) for one in self.written for another in other.written)
+        """Whether both may write to one topic, as far as addresses tell that the target is the same."""
+        if {*self.target.bootstrap.split(",")}.isdisjoint(other.target.bootstrap.split(",")):
+            return False
+        common = [found for one in self.written for another in other.written if (found := one.common(another))]
+        left_out = (*self._left_out, *other._left_out)
+        return any(not any(each.covers(names) for each in left_out) for names in common)
 
 
 def pattern_of(names: Iterable[Names]) -> str:

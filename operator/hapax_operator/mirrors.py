@@ -101,15 +101,21 @@ class MirrorReconciler:
     def _known_as(self, mirror: MirrorResource) -> None:
         former = self._all.get(mirror.meta.ref)
         self._all[mirror.meta.ref] = mirror
-        if former is not None and (former.meta.uid != mirror.meta.uid or former.written != mirror.written):
+        if former is not None and former.meta.uid != mirror.meta.uid:
             self._forget(former)
+        elif former is not None and former.place != mirror.place:
+            self._wake_beside(former)
+            self._wake_beside(mirror)
 
     def _forget(self, former: MirrorResource) -> None:
-        """What it copied to may be another's now."""
         self._statuses.forget(former.meta.uid)
         self._events.forget(former.meta.uid)
+        self._wake_beside(former)
+
+    def _wake_beside(self, mirror: MirrorResource) -> None:
+        """Those that may write now, or may no more, what this one wrote or writes."""
         for each in self._all.values():
-            if each.meets(former):
+            if each.meta.ref != mirror.meta.ref and each.meets(mirror):
                 self._queue.add_after(each.meta.ref, _SETTLE_S)
 
     # --- work
@@ -126,6 +132,7 @@ class MirrorReconciler:
             if mirror is None:
                 return
             if not self._clusters.owns(mirror.meta):
+                self._not_ready.discard(ref)
                 await self._not_ours(mirror)
                 return
             seen = await self._seen(mirror)

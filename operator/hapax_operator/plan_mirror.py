@@ -138,7 +138,8 @@ def _planned(mirror: MirrorResource, seen: MirrorSeen) -> MirrorPlan:
             foreign = f"the User {beside(mirror)} was not made for this Mirror; give spec.target.secret, or delete it"
         elif seen.user.fingerprint != fingerprint_of(body):
             actions.append(WriteUser(body, seen.user.version))
-    waits = own_user and not (seen.user is not None and seen.user.ready) and not mirror.suspend
+    # An action: the User has not the rights yet that new copiers need.
+    waits = own_user and (bool(actions) or seen.user is None or not seen.user.ready) and not mirror.suspend
     wanted, running = deployment(mirror, seen.copiers, seen.user if own_user else None), seen.deployment
     if running is not None and not running.ours:
         foreign = f"the Deployment {beside(mirror)} was not made for this Mirror; delete it"
@@ -204,6 +205,9 @@ def _ready(
         return no(reachable.reason, reachable.message)
     if (blocked := _blocked(topics)).status == "True":
         return no("Blocked", blocked.message)
+    if not topics:
+        return Condition("Ready", "True", "NothingToCopy", (
+            "the source has none of spec.topics, or shows the copiers none; those that come are copied"))
     return Condition("Ready", "True", "Copying", (
         f"{mirror.replicas} copier{'s' if mirror.replicas > 1 else ''} for {len(topics)}"
         f" topic{'' if len(topics) == 1 else 's'}"))
@@ -253,8 +257,8 @@ def _notes(mirror: MirrorResource, conditions: Sequence[Condition]) -> Iterable[
             yield Note("Warning", "Blocked", each.message)
         if each.type == "SourceReachable" and each.status == "False" and before.get("status") != "False":
             yield Note("Warning", "SourceUnreachable", each.message)
-        if each.type == "Ready" and each.status == "True" and before.get("status") != "True":
-            yield Note("Normal", "Copying", each.message)
+        if each.type == "Ready" and each.status == "True" and before.get("reason") != each.reason:
+            yield Note("Normal", each.reason, each.message)
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------

@@ -50,8 +50,8 @@ MUTANTS = (
     ),
     Mutant(
         "a pattern and a name that it matches are two topics", PAGE, OPERATOR + "mirror_resource.py",
-        "        if self.prefix and other.text.startswith(self.text):\n",
-        "        if self.prefix and other.prefix and other.text.startswith(self.text):\n",
+        "        return (self.prefix and other.text.startswith(self.text)) or self == other\n",
+        "        return (self.prefix and other.prefix and other.text.startswith(self.text)) or self == other\n",
         (PLAN,),
     ),
     Mutant(
@@ -154,6 +154,24 @@ MUTANTS = (
         "a source that one copier does not reach is away for the Mirror", PAGE, OPERATOR + "plan_mirror.py",
         'if told and all(told) else ""',
         'if any(told) else ""',
+        (PLAN,),
+    ),
+    Mutant(
+        "a Mirror holds up another one for a topic that it leaves out", PAGE, OPERATOR + "mirror_resource.py",
+        "        left_out = (*self._left_out, *other._left_out)\n",
+        "        left_out = self._left_out\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "a Mirror whose topics an older one has taken over goes on until its next look", PAGE, OPERATOR + "mirrors.py",
+        "            self._wake_beside(former)\n            self._wake_beside(mirror)\n",
+        "            self._wake_beside(former)\n",
+        (unit("operator/test_mirrors.py"),),
+    ),
+    Mutant(
+        "new copiers start before their User has the rights that they need", PAGE, OPERATOR + "plan_mirror.py",
+        "own_user and (bool(actions) or seen.user is None",
+        "own_user and (seen.user is None",
         (PLAN,),
     ),
 )

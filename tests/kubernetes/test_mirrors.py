@@ -156,7 +156,7 @@ def test_a_copier_that_does_not_come_up_says_why(
 def test_a_mirror_writes_only_what_its_namespace_owns_and_what_no_older_one_writes(
     namespace: Namespace, operator: OperatorProcess, copiers: Copiers, told: list[Any]
 ) -> None:
-    told.append(report(1))
+    told.append(report(1, topic("orders")))
     mirror(namespace, "foreign", topics=["other.orders"])
     until(copiers, namespace, "OutsidePolicy", "foreign")
     assert not namespace.api.exists(f"/apis/apps/v1/namespaces/{namespace.name}/deployments/foreign-mirror")

@@ -79,6 +79,14 @@ def test_a_mirror_that_copies_is_ready_and_tells_how_far_it_is() -> None:
     assert [each.reason for each in planned.notes] == ["Copying"]
 
 
+def test_a_mirror_of_topics_that_are_not_there_says_so() -> None:
+    """A name may be misspelt."""
+    described = mirror()
+    planned = plan(described, seen(described, reports={"uid-a": report()}))
+    assert condition(planned) == ("True", "NothingToCopy")
+    assert "the source has none of spec.topics" in planned.conditions[0].message
+
+
 @pytest.mark.parametrize("change", [{"fingerprint": "other"}, {"wanted": 7}])
 def test_copiers_that_are_not_as_described_are_changed_at_the_version_that_was_seen(change: dict[str, Any]) -> None:
     described = mirror()
@@ -111,7 +119,8 @@ def test_a_topic_that_is_blocked_is_named_with_its_reason_and_told_once() -> Non
 
 def test_a_source_is_away_when_no_copier_reaches_it() -> None:
     described = mirror(replicas=2)
-    one = seen(described, reports={"uid-a": report(error="no answer"), "uid-b": report()})
+    copied = report(1, TopicState("shop.orders", 1))
+    one = seen(described, reports={"uid-a": report(error="no answer"), "uid-b": copied})
     assert condition(plan(described, one)) == ("True", "Copying")
     none = seen(described, reports={"uid-a": report(error="no answer"), "uid-b": report(error="no answer")})
     for found in (none, replace(none, deployment=running(described, ready=0))):
@@ -223,6 +232,12 @@ def re_matches(pattern: str, name: str) -> bool:
 @pytest.mark.parametrize(("younger", "conflicts"), [
     ({}, True), ({"topics": ["shop.*"]}, True), ({"topics": ["shop.other"]}, False), ({"prefix": "shop."}, False),
     ({"topics": ["orders"], "prefix": "shop."}, True), ({"target": {"bootstrapServers": "other:9092"}}, False),
+    ({"topics": ["shop.*"], "exclude": ["shop.orders"]}, False),
+    ({"topics": ["shop.*"], "exclude": ["shop.o*"]}, False),
+    ({"topics": ["shop.*"], "exclude": ["shop.orders.*"]}, True),
+    ({"topics": ["shop.*"], "exclude": ["shop.other"]}, True),
+    ({"topics": ["orders"], "prefix": "shop.", "exclude": ["shop.orders"]}, True),
+    ({"topics": ["order*"], "prefix": "shop.", "exclude": ["orders"]}, False),
 ])
 def test_two_mirrors_do_not_copy_to_one_topic(younger: dict[str, Any], conflicts: bool) -> None:
     """Each would copy every record."""
@@ -232,6 +247,23 @@ def test_two_mirrors_do_not_copy_to_one_topic(younger: dict[str, Any], conflicts
     assert (condition(planned)[1] == "ResourceConflict") == conflicts
     assert (planned.actions == (Stop("5"),)) == conflicts
     assert condition(plan(older, None, second)) == ("True", "Copying")
+
+
+@pytest.mark.parametrize(("older", "younger", "conflicts"), [
+    (["a:1", "b:1"], ["b:1", "a:1"], True), (["a:1"], ["b:1", "a:1"], True), (["a:1"], ["a:2", "b:1"], False),
+])
+def test_a_target_is_known_by_each_of_its_addresses(older: list[str], younger: list[str], conflicts: bool) -> None:
+    first = mirror("first", target={"bootstrapServers": ",".join(older)})
+    second = mirror("second", created="2026-01-02T00:00:00Z", target={"bootstrapServers": ",".join(younger)})
+    assert (condition(plan(second, None, first))[1] == "ResourceConflict") == conflicts
+
+
+def test_a_topic_that_the_older_mirror_leaves_out_is_free() -> None:
+    """It may be copied with other settings, such as by key."""
+    older = mirror("first", topics=["shop.*"], exclude=["shop.orders", "shop.big-*"])
+    for topics, conflicts in (["shop.orders"], False), (["shop.big-one", "shop.big-a*"], False), (["shop.b*"], True):
+        second = mirror("second", created="2026-01-02T00:00:00Z", topics=topics)
+        assert (condition(plan(second, None, older))[1] == "ResourceConflict") == conflicts
 
 
 def test_an_older_mirror_that_may_not_be_or_is_being_deleted_holds_up_none() -> None:
@@ -274,6 +306,18 @@ def test_copiers_start_once_their_user_is_ready_and_again_with_each_password() -
     assert plan(described, away).actions == (), "what runs goes on"
     suspended = mirror(suspend=True)
     assert plan(suspended, replace(logging_in(suspended, made), deployment=running(described, made))).actions
+
+
+def test_new_copiers_wait_for_the_rights_that_they_need() -> None:
+    """Otherwise the target refuses them at first."""
+    described = mirror(topics=["shop.orders", "shop.more"])
+    made = UserSeen("3", True, fingerprint_of(user(mirror(), "")), True)
+    found = replace(logging_in(described, made), deployment=running(mirror(), made))
+    assert plan(described, found).actions == (WriteUser(user(described, ""), "3"),)
+    rights = made._replace(fingerprint=fingerprint_of(user(described, "")))
+    assert plan(described, replace(found, user=rights._replace(ready=False))).actions == ()
+    (action,) = plan(described, replace(found, user=rights)).actions
+    assert isinstance(action, WriteDeployment)
 
 
 def test_a_user_of_somebody_else_is_not_used() -> None:
