@@ -43,6 +43,7 @@ test: lint ## run lint, type checks, layering checks and all tests
 	@# Tests for the most part wait for processes, and tests/kubernetes even more: five workers keep two cores busy. The
 	@# latter run beside the others, and are printed after them.
 	@mkdir -p build; \
+	PYTHONPATH=tests $(BIN)/python -m integration.spark_classes; \
 	$(BIN)/python -m pytest -n 2 -rs tests/kubernetes >build/test-kubernetes.log 2>&1 & kubernetes=$$!; \
 	code=0; \
 	$(BIN)/python -m pytest -n 3 -rs tests --ignore tests/kubernetes || code=$$?; \

@@ -20,6 +20,7 @@ from hapax.local.folder import LocalClusterError
 from hapax.runtime import supervision
 from hapax.runtime.disk import RealFile, RealFolder
 from hapax.runtime.self_corrections import CORRECTIONS
+from integration import spark_classes
 
 ClusterFactory = Callable[..., LocalCluster]
 _LOG_LINES = 30
@@ -29,6 +30,7 @@ _clusters: list[LocalCluster] = []
 
 # Every JVM that tests start lives for seconds, too short for the optimizing compiler to pay off.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+spark_classes.use()
 # A worker that has run a gRPC server keeps a thread inside gRPC. gRPC's handlers in a forked child then abort the child
 # before it becomes the requested program, such as Spark's JVM.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
