@@ -1,4 +1,4 @@
-"""One cluster that is both sides of the copies in this folder."""
+"""One cluster that is both sides of the copies in this folder, and an Apache Kafka."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from clients.kafka_from_maven import KafkaFromMaven
 from conftest import end_cluster, start_cluster
 from hapax.local.cluster import LocalCluster
 
@@ -17,6 +18,14 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     cluster = start_cluster(tmp_path_factory.mktemp("copying"), settings=["group.initial.rebalance.delay.ms=0"])
     yield cluster
     end_cluster(cluster)
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaFromMaven]:
+    broker = KafkaFromMaven(tmp_path_factory.mktemp("kafka"))
+    broker.start()
+    yield broker
+    broker.kill()
 
 
 @pytest.fixture

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from clients.kafka_from_maven import KafkaFromMaven
 from copying.following import copy_once, write
-from copying.world import CopyProcess, Writer, is_copied, make_topic, read_all, torn
+from copying.world import CopyProcess, Writer, is_copied, log_of, make_topic, read_all, torn
 from hapax.client import Admin
 from hapax.local.cluster import LocalCluster
 
 pytestmark = pytest.mark.timeout(280)
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaFromMaven]:
-    broker = KafkaFromMaven(tmp_path_factory.mktemp("kafka"))
-    broker.start()
-    yield broker
-    broker.kill()
 
 
 @pytest.mark.parametrize("to_kafka", [False, *([True] if "COPY_TEST_SECONDS" in os.environ else [])])
@@ -59,7 +50,7 @@ async def test_a_damaged_batch_of_the_source(both: LocalCluster, kafka: KafkaFro
     await make_topic(kafka.bootstrap, topic)
     for first in (0, 10, 20):
         await write(kafka.bootstrap, topic, 10, first=first)
-    file = kafka.folder / "data" / f"{topic}-0" / "00000000000000000000.log"
+    file = log_of(kafka, topic)
     content = file.read_bytes()
     at = content.index(f"{topic}:15:1:0".encode())
     with file.open("r+b") as log:

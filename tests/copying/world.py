@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import AdminClient
 
+from clients.kafka_from_maven import KafkaFromMaven
 from hapax.client import Admin, Consumer, NewTopic, Producer
 from hapax.client.errors import HapaxError
 from hapax.client.readings import Chunk
@@ -94,6 +95,11 @@ async def make_topic(
 ) -> None:
     async with Admin({"bootstrap.servers": bootstrap}) as admin:
         await admin.create_topics([NewTopic(name, partitions, 1, config or {})])
+
+
+def log_of(kafka: KafkaFromMaven, topic: str) -> Path:
+    """The file of the first partition's records. The broker serves its bytes as they are."""
+    return kafka.folder / "data" / f"{topic}-0" / f"{0:020d}.log"
 
 
 def delete_records(bootstrap: str, topic: str, partition: int, before: int) -> None:

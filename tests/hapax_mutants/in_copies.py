@@ -147,6 +147,13 @@ MUTANTS: Final = (
         (_CUT,),
     ),
     Mutant(
+        "a copy by key goes on though the topic with its records is another one",
+        "a name is taken for the thing it named", "core/copy/position.py",
+        "_differ(position.target_id, target_id) != _differ(position.data_id, data_id)\n",
+        "_differ(position.target_id, target_id)\n",
+        (_POSITION,),
+    ),
+    Mutant(
         "a position outlives the topic of the target", "a name is taken for the thing it named",
         "core/copy/position.py",
         "    return bool(former and target_id) and former != target_id\n",

@@ -478,7 +478,7 @@ class Copier:
         cluster = self._clients.reading.cluster_id or ""
         position = Position(
             offset, cluster, self._shares.sources[share].topic, topic_id, epoch,
-            self._shares.target_ids.get(share, ""))
+            *self._shares.target_ids.get(share, ("", "")))
         return OffsetAndMetadata(offset, position.metadata())
 
     # --- the end --------------------------------------------------------------------------------------------------

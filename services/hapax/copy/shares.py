@@ -31,6 +31,7 @@ from hapax.core.copy.position import (
     Position,
     Source,
     Trouble,
+    is_half_former,
     is_known_to_be_of,
     is_of_former,
     judge,
@@ -64,6 +65,14 @@ class _Start(NamedTuple):
     reads: bool
 
 
+class TargetIds(NamedTuple):
+    """Ids of topics on the target; empty: unknown."""
+
+    share: str
+    data: str = ""
+    """With by_key: of the one that has the records."""
+
+
 class Shares:
     def __init__(
         self, settings: CopySettings, clients: Clients, topics: Topics, reader: Reader, saved: SavedPositions,
@@ -88,8 +97,8 @@ class Shares:
         """Shares that are read and have no committed position, and whether nothing was copied of them before."""
         self.sources: dict[TopicPartition, TopicPartition] = {}
         """Share -> partition of the source, of the whole copy."""
-        self.target_ids: dict[TopicPartition, str] = {}
-        """Share -> id of its topic on the target, when the position was read."""
+        self.target_ids: dict[TopicPartition, TargetIds] = {}
+        """Of each share's topics, when the position was read."""
         self.counts: dict[TopicPartition, PartitionCount] = {}
         self._admitting: asyncio.Task[None] | None = None
         self._tenures: Counter[TopicPartition] = Counter()
@@ -195,7 +204,8 @@ class Shares:
         """Whether a topic of the target was deleted and made again since its position was read. `target_ids`: by name,
         as they are now."""
         return any(
-            known and target_ids.get(share.topic, known) != known for share, known in self.target_ids.items()
+            known and target_ids.get(topic, known) != known for share, ids in self.target_ids.items()
+            for topic, known in zip((share.topic, self._topics.data_topic(share.topic)), ids, strict=True)
             if self.reading(share) is not None)
 
     def admit_soon(self) -> None:
@@ -225,21 +235,23 @@ class Shares:
             missing = [share for share in shares if share not in committed]
             saved = await self._saved.read() if missing else {}
             topics = await self._clients.reading.existing({self.sources[each].topic for each in shares})
-            ids = {each.name: id_of(each.topic_id) for each in await self._clients.target.list_topics(
-                {each.topic for each in shares})}
+            ids = await self._target_ids(shares)
         except HapaxError as error:
             log.warning("positions could not be read, next attempt follows: %s", error)
             await asyncio.sleep(_PAUSE_S)
             return
+        halves = {
+            share for share in shares if (position := committed.get(share) or saved.get(share)) is not None
+            and is_half_former(*position[:2], *ids[share])}
         for share in missing:
             position = saved.get(share)
-            if position is not None and is_known_to_be_of(*position[:2], ids.get(share.topic, "")):
+            if position is not None and is_known_to_be_of(*position[:2], ids[share].share):
                 log.warning(
                     "%s: group %r has lost its position, which is put back: %d", name_of(share), self._settings.group,
                     position.offset)
                 committed[share] = position
         for share, position in list(committed.items()):
-            if is_of_former(position.offset, position.metadata, ids.get(share.topic, "")):
+            if share not in halves and is_of_former(position.offset, position.metadata, ids[share].share):
                 log.warning(
                     "%s was deleted and made again on the target, so it is copied from the beginning", name_of(share))
                 del committed[share]
@@ -247,6 +259,8 @@ class Shares:
 
         async def beginning(share: TopicPartition) -> _Start | None:
             """None: it is not known yet."""
+            if share in halves:
+                return self._stopped(share, self._half_made_again(share))
             async with places:
                 try:
                     return await self._look_up(
@@ -273,7 +287,7 @@ class Shares:
         if not waits or self._clients.reading.now() - self._waits_since >= _TOGETHER_MS:
             for share, start in found.items():
                 if start is not None and share in self.owned and share in self.pending:
-                    self.target_ids[share] = ids.get(share.topic, "")
+                    self.target_ids[share] = ids[share]
                     start.begin()
         if waits:
             self._news()  # the others begin now
@@ -291,6 +305,24 @@ class Shares:
             log.warning("where records were copied to could not be read, next attempt follows: %s", error)
             known = set()
         found.update(dict.fromkeys(reads - known))
+
+    async def _target_ids(self, shares: Iterable[TopicPartition]) -> dict[TopicPartition, TargetIds]:
+        """Raises HapaxError."""
+        topics = {share: (share.topic, self._topics.data_topic(share.topic)) for share in shares}
+        ids = {each.name: id_of(each.topic_id) for each in await self._clients.target.list_topics(
+            {name for names in topics.values() for name in names if name})}
+        return {
+            share: TargetIds(ids.get(own, ""), ids.get(data, "") if self._settings.by_key else "")
+            for share, (own, data) in topics.items()}
+
+    def _half_made_again(self, share: TopicPartition) -> Trouble:
+        data = self._topics.data_topic(share.topic)
+        return Trouble(
+            Kind.TARGET_MADE_AGAIN,
+            f"{name_of(self.sources[share])}: of the topics {data!r}, which has the records, and {share.topic!r}, which"
+            " stands for the source's, one was deleted and made again on the target. So it does not have what was"
+            " copied, or would have it twice. To copy from the beginning, end the copy, delete both topics on the"
+            " target, and start it again")
 
     def _stopped(self, share: TopicPartition, trouble: Trouble) -> _Start:
         return _Start(partial(self.put_in_trouble, share, trouble), reads=False)

@@ -36,6 +36,11 @@ class Topics:
         """The topic of the target whose partitions stand for those of the source in the copy's group."""
         return f"{self._settings.group}.{wanted.source}" if self._settings.by_key else wanted.target
 
+    def data_topic(self, share_topic: str) -> str:
+        """The topic of the target that has the records. Empty: `share_topic` is not copied any more."""
+        wanted = self.wanted.get(share_topic)
+        return "" if wanted is None else wanted.target
+
     async def discover(self) -> list[Wanted]:
         """The topics that are copied, which exist on the target now, with as many partitions at least. A topic for
         which that fails is left out. Raises HapaxError where a cluster does not answer."""

@@ -79,7 +79,9 @@ class Writer:
             except RetriableError as error:
                 await producer.close()
                 if not said:
-                    log.warning("waiting for the target: %s", error)
+                    log.warning(
+                        "waiting for the target: %s. If it serves readers, its log says what it lacks: room on its"
+                        " disks, or replicas that are in sync", error)
                 said = True
             except BaseException:
                 await producer.close()

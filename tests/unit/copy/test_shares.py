@@ -50,7 +50,8 @@ class World:
         clients: Any = SimpleNamespace(group=group, reading=reading, target=target, source=SimpleNamespace(
             listed_offsets=self._listed_offsets))
         reader: Any = SimpleNamespace(add=self._add, drop=lambda _: None, readings=self.readings, bytes=0)
-        topics: Any = SimpleNamespace(share_topic=lambda wanted: wanted.target)
+        topics: Any = SimpleNamespace(
+            share_topic=lambda wanted: wanted.target, data_topic=lambda topic: topic)
         settings = CopySettings(source={}, target={}, topics="t")
         counts = CopyCounts(lambda: (), lambda: self.shares.state())
         saved: Any = SimpleNamespace(topic="positions", read=self._read_saved)

@@ -72,6 +72,17 @@ def is_known_to_be_of(offset: int, metadata: str, target_id: str) -> bool:
         return True
 
 
+def is_half_former(offset: int, metadata: str, target_id: str, data_id: str) -> bool:
+    """Whether of a share's two topics on the target, exactly one was deleted and made again since. The ids are those of
+    the present ones; empty: unknown."""
+    try:
+        position = Position.read(offset, metadata)
+    except ValueError:
+        return False
+    known = all((position.target_id, target_id, position.data_id, data_id))
+    return known and _differ(position.target_id, target_id) != _differ(position.data_id, data_id)
+
+
 def _differ(former: str, now: str) -> bool:
     return bool(former and now) and former != now
 
@@ -88,6 +99,7 @@ class Kind(Enum):
     DAMAGED = "damaged"
     OLD_FORMAT = "old-format"
     NOT_EMPTY = "not-empty"
+    TARGET_MADE_AGAIN = "target-made-again"
     NOT_OURS = "not-ours"
     SOURCE_REFUSES = "source-refuses"
     TARGET_REFUSES = "target-refuses"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hapax.core.copy.position import Kind, Position, Source, is_known_to_be_of, is_of_former, judge
+from hapax.core.copy.position import Kind, Position, Source, is_half_former, is_known_to_be_of, is_of_former, judge
 
 POSITION = Position(100, "cluster", "orders", "id", 3)
 SOURCE = Source("cluster", "id", 0, 200, 150)
@@ -65,6 +65,18 @@ def test_a_position_is_void_once_the_topic_of_the_target_is_another_one(written:
 def test_a_saved_position_counts_where_the_topic_is_known_to_be_the_same(written: str, now: str, known: bool) -> None:
     assert is_known_to_be_of(100, POSITION._replace(target_id=written).metadata(), now) is known
     assert is_known_to_be_of(0, "of a later version", now), "it is told of"
+
+
+@pytest.mark.parametrize(("share", "data", "half"), [
+    ("s", "d", False), ("s", "new", True), ("new", "d", True), ("new", "new", False), ("", "new", False),
+    ("new", "", False),
+])  # fmt: skip
+def test_one_of_two_topics_of_the_target_was_made_again(share: str, data: str, half: bool) -> None:
+    metadata = POSITION._replace(target_id="s", data_id="d").metadata()
+    assert Position.read(100, metadata).data_id == "d"
+    assert is_half_former(100, metadata, share, data) is half
+    assert not is_half_former(100, POSITION._replace(target_id="s").metadata(), share, data), "it has one topic"
+    assert not is_half_former(100, "theirs", share, data)
 
 
 def test_a_position_of_others_is_judged_elsewhere() -> None:
