@@ -156,7 +156,7 @@ MUTANTS: Final = (
     Mutant(
         "a position outlives the topic of the target", "a name is taken for the thing it named",
         "core/copy/position.py",
-        "    return bool(former and target_id) and former != target_id\n",
+        "    return _differ(former, target_id)\n",
         "    return False\n",
         (_POSITION,),
     ),
