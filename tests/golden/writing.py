@@ -324,7 +324,8 @@ def etcd_values() -> Iterator[tuple[str, bytes]]:
     yield keys.topic("__consumer_offsets"), etcd.TopicRecord(
         OFFSETS, "__consumer_offsets", 50, 3, {"cleanup.policy": "compact"}, internal=True
     ).encode()
-    yield keys.outside, etcd.OutsideRecord({NodeId(0): ("192.0.2.7", 9095), NodeId(100): ("a.example", 443)}).encode()
+    yield keys.outside, etcd.OutsideRecord(
+        {NodeId(0): ("192.0.2.7", 9095), NodeId(100): ("a.example", 443)}, {NodeId(0): "uid-of-the-service"}).encode()
     yield keys.racks, etcd.RacksRecord("topology.kubernetes.io/zone", {"node-1": "a", "node-2": ""}).encode()
     yield keys.draining(nodes[2]), etcd.DrainingRecord(T0, "BrokerPool").encode()
     yield keys.silent(nodes[0]), etcd.SilentRecord(RegistrationEpoch(20), T0).encode()
