@@ -422,6 +422,7 @@ class Admin(_Client[admin.Admin]):
     delete_topic = _waits(admin.Admin.delete_topic)
     create_partitions = _waits(admin.Admin.create_partitions)
     list_topics = _waits(admin.Admin.list_topics)
+    list_newest_topics = _waits(admin.Admin.list_newest_topics)
     describe_topic = _waits(admin.Admin.describe_topic)
     alter_topic_config = _waits(admin.Admin.alter_topic_config)
     topic_config = _waits(admin.Admin.topic_config)
