@@ -69,6 +69,7 @@ def world(cluster: LocalCluster, tmp_path: Path) -> World:
     return World(cluster, tmp_path)
 
 
+@PATIENT
 def test_order_and_message_are_stored_both_or_none(world: World) -> None:
     whole = world.service.run("--database", str(world.database("whole")), "ann=1", "bob=2")
     for step in steps(whole, 6):
