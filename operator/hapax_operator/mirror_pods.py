@@ -155,7 +155,7 @@ def _volume(side: str, file: ClientFile) -> dict[str, Any]:
 def user(mirror: MirrorResource, cluster: str) -> dict[str, Any]:
     """Whose rights are those that the copy needs on the target. `cluster`: as of `Clusters.own`."""
     acls = [_acl("Topic", each, "Read", "Write", "Create", "Alter", "DescribeConfigs")
-            for each in (*mirror.written, *mirror.own_topics)]
+            for each in (*mirror.written, mirror.own_topics)]
     acls += [_acl("Group", each, "Read") for each in (Names(mirror.group, prefix=False), *mirror.groups)]
     acls.append(_acl("TransactionalId", mirror.own_ids, "Write"))
     body = {

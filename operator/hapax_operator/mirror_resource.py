@@ -108,10 +108,10 @@ class MirrorResource:
         return Names(self.group + ".", prefix=True)
 
     @property
-    def own_topics(self) -> tuple[Names, ...]:
-        """Those by which copiers share the source's partitions, where the target's do not correspond to them, and the
-        one by which they translate the positions of groups."""
-        return (self.own_ids,) if self.partitioning == BY_KEY or self.groups else ()
+    def own_topics(self) -> Names:
+        """The one that has the copy's positions, the one by which the positions of groups are translated, and those by
+        which copiers share the source's partitions, where the target's do not correspond to them."""
+        return self.own_ids
 
     @property
     def at_home(self) -> bool:
@@ -152,7 +152,7 @@ def forbidden(mirror: MirrorResource, policy: NamespacePolicy) -> str:
     if not mirror.at_home:
         return ""
     namespace = mirror.meta.ref.namespace
-    kinds = (("topic", ResourceType.TOPIC, (*mirror.written, *mirror.own_topics)),
+    kinds = (("topic", ResourceType.TOPIC, (*mirror.written, mirror.own_topics)),
              ("group", ResourceType.GROUP, (*mirror.groups, Names(mirror.group, prefix=False))),
              ("transactional id", ResourceType.TRANSACTIONAL_ID, (mirror.own_ids,)))
     for what, kind, names in kinds:

@@ -55,11 +55,11 @@ def words(described: MirrorResource, target: str, profile: Path) -> list[str]:
             if each != "--follow"]
 
 
-@pytest.mark.parametrize("spec", [{"groups": ["shop.*"]}, {"partitioning": "ByKey"}])
+@pytest.mark.parametrize("spec", [{"groups": ["shop.*"]}, {"partitioning": "ByKey"}, {}])
 def test_a_mirror_s_user_may_do_what_its_copy_needs(
     hapax: LocalCluster, people: Logins, tmp_path: Path, spec: dict[str, Any]
 ) -> None:
-    name = f"orders-{len(spec.get('groups', ()))}"
+    name = f"orders-{''.join(spec).lower() or 'same'}"
     described, anybody = mirror(hapax.bootstrap, name, **spec), {"bootstrap.servers": hapax.bootstrap}
     topics(hapax, name)
     assert write(anybody, name) == "" and read_one(anybody, name, f"shop.{name}") == 1

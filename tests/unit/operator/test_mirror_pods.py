@@ -99,9 +99,10 @@ def test_its_user_may_do_what_the_copy_needs_and_no_more() -> None:
         ("Topic", "hapax-copy.shop.orders.", "Prefixed", ["Read", "Write", "Create", "Alter", "DescribeConfigs"]),
         ("Group", "hapax-copy.shop.orders", "Literal", ["Read"]), ("Group", "shop.g", "Literal", ["Read"]),
         ("TransactionalId", "hapax-copy.shop.orders.", "Prefixed", ["Write"])]
-    by_key = user(mirror(topics=["*"], partitioning="ByKey"), "")["spec"]["acls"]
-    assert [(each["name"], each["pattern"]) for each in by_key[:2]] == [
-        ("*", "Literal"), ("hapax-copy.shop.orders.", "Prefixed")]
+    for spec in ({}, {"partitioning": "ByKey"}):  # each copy has a topic of its own for its positions
+        acls = user(mirror(topics=["*"], **spec), "")["spec"]["acls"]
+        assert [(each["name"], each["pattern"]) for each in acls[:2]] == [
+            ("*", "Literal"), ("hapax-copy.shop.orders.", "Prefixed")]
 
 
 def test_what_is_read_of_a_deployment() -> None:
