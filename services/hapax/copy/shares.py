@@ -241,17 +241,17 @@ class Shares:
             await asyncio.sleep(_PAUSE_S)
             return
         halves = {
-            share for share in shares if (position := committed.get(share) or saved.get(share)) is not None
-            and is_half_former(*position[:2], *ids[share])}
+            share for share, known in ids.items() if (position := committed.get(share) or saved.get(share)) is not None
+            and is_half_former(*position[:2], *known)}
         for share in missing:
-            position = saved.get(share)
+            position = saved.get(share) if share in ids else None
             if position is not None and is_known_to_be_of(*position[:2], ids[share].share):
                 log.warning(
                     "%s: group %r has lost its position, which is put back: %d", name_of(share), self._settings.group,
                     position.offset)
                 committed[share] = position
         for share, position in list(committed.items()):
-            if share not in halves and is_of_former(position.offset, position.metadata, ids[share].share):
+            if share not in halves and share in ids and is_of_former(*position[:2], ids[share].share):
                 log.warning(
                     "%s was deleted and made again on the target, so it is copied from the beginning", name_of(share))
                 del committed[share]
@@ -261,6 +261,9 @@ class Shares:
             """None: it is not known yet."""
             if share in halves:
                 return self._stopped(share, self._half_made_again(share))
+            if share not in ids and self.sources[share].topic in topics:
+                log.warning("%s: the target does not show its topic, next attempt follows", name_of(share))
+                return None
             async with places:
                 try:
                     return await self._look_up(
@@ -287,7 +290,7 @@ class Shares:
         if not waits or self._clients.reading.now() - self._waits_since >= _TOGETHER_MS:
             for share, start in found.items():
                 if start is not None and share in self.owned and share in self.pending:
-                    self.target_ids[share] = ids[share]
+                    self.target_ids[share] = ids.get(share, TargetIds(""))
                     start.begin()
         if waits:
             self._news()  # the others begin now
@@ -307,13 +310,15 @@ class Shares:
         found.update(dict.fromkeys(reads - known))
 
     async def _target_ids(self, shares: Iterable[TopicPartition]) -> dict[TopicPartition, TargetIds]:
-        """Raises HapaxError."""
+        """Of the shares whose topics the target shows. A node may not have heard of one that was just created, and one
+        that was deleted is made again in a moment: a position without their ids would go on in a new topic as if it was
+        the former one. Raises HapaxError."""
         topics = {share: (share.topic, self._topics.data_topic(share.topic)) for share in shares}
         ids = {each.name: id_of(each.topic_id) for each in await self._clients.target.list_topics(
             {name for names in topics.values() for name in names if name})}
         return {
             share: TargetIds(ids.get(own, ""), ids.get(data, "") if self._settings.by_key else "")
-            for share, (own, data) in topics.items()}
+            for share, (own, data) in topics.items() if own in ids and (not data or data in ids)}
 
     def _half_made_again(self, share: TopicPartition) -> Trouble:
         data = self._topics.data_topic(share.topic)

@@ -33,6 +33,7 @@ class World:
         self.committed_offset: int | None = 100
         self.saved: dict[TopicPartition, OffsetAndMetadata] = {}
         self.now_ms = 0
+        self.shown = True
         self.answers = asyncio.Event()
         self.asked = asyncio.Event()
         self.of_other = asyncio.Event()
@@ -70,7 +71,7 @@ class World:
         return {name: SimpleNamespace(partitions=self.leaders, topic_id=UUID(int=0)) for name in names}
 
     async def _list_topics(self, names: Iterable[str]) -> list[Any]:
-        return [SimpleNamespace(name=name, topic_id=str(UUID(int=9))) for name in names]
+        return [SimpleNamespace(name=name, topic_id=str(UUID(int=9))) for name in names if self.shown]
 
     async def _listed_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
         self.asked_about += partitions
@@ -131,6 +132,21 @@ async def test_a_saved_position_of_a_former_topic_counts_no_more() -> None:
     world.answers.set()
     await world.admitted()
     assert "already holds offsets up to 1000" in world.shares.troubles[SHARE][0].message
+
+
+async def test_a_topic_that_the_target_does_not_show_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its id, nothing would tell it from one that is made in its place."""
+    monkeypatch.setattr(module, "_PAUSE_S", 0)
+    world = World()
+    world.shown = False
+    world.shares.assigned([SHARE])
+    world.answers.set()
+    await world.several_turns()
+    assert world.began == []
+    world.shown = True
+    await world.admitted()
+    assert world.began == [100]
+    assert world.shares.target_ids[SHARE].share == str(UUID(int=9))
 
 
 async def test_a_position_is_read_again_after_a_transaction_without_an_outcome() -> None:
