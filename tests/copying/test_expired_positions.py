@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from copying.following import PREFIX, copied, copy_once, following, write
@@ -86,6 +88,18 @@ async def test_the_topic_of_positions_is_deleted_meanwhile(both: LocalCluster, t
             found = await SavedPositions(f"hapax-copy.{topic}.positions", admin, reader).read()
     assert found[TopicPartition(PREFIX + topic, PartitionIndex(0))].offset == 6
     assert len((await read_all(both.bootstrap, PREFIX + topic))[0]) == 6
+
+
+async def test_the_topic_of_positions_refuses_them(both: LocalCluster, topic: str) -> None:
+    """The copy would begin over and over, and never end."""
+    own = f"hapax-copy.{topic}.positions"
+    await make_topic(both.bootstrap, topic)
+    await write(both.bootstrap, topic, 3)
+    await make_topic(both.bootstrap, own, 1, {"cleanup.policy": "compact", "max.message.bytes": "100"})
+    async with asyncio.timeout(60):
+        found = (await copy_once(both.bootstrap, topic))[f"{topic}-0"]
+    assert found.records == 0 and f"{own}-0 on the target" in found.trouble
+    assert await read_all(both.bootstrap, PREFIX + topic) == {0: []}
 
 
 async def delete_positions(bootstrap: str, topic: str) -> None:

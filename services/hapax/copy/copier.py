@@ -116,7 +116,8 @@ class Copier:
         self._reader = Reader(clients.reading, settings.transaction_bytes, self._news.set)
         self._groups = (
             GroupPositions(settings, clients.source, clients.target, clients.lookup) if settings.groups else None)
-        self._saved = SavedPositions(settings.positions_topic, clients.target, clients.lookup)
+        self._saved = SavedPositions(
+            settings.positions_topic, clients.target, clients.lookup, settings.replication_factor)
         self._shares = Shares(
             settings, clients, self._topics, self._reader, self._saved, self._groups, self.metrics, self._news.set)
 
@@ -275,10 +276,12 @@ class Copier:
                 if copied:
                     backoff = Backoff(self._clients.reading.options, self._ports)
             except Refused as refused:
-                if self._makes_smaller(refused):
+                shares = self._shares.writing_to(refused.partition)
+                if shares and self._makes_smaller(refused):
                     await self._start_over(refused.error)
                     continue
-                for share in self._shares.writing_to(refused.partition):
+                # Each transaction writes to the copy's own topics.
+                for share in shares or self._shares.readings():
                     self._shares.put_in_trouble(share, Trouble(
                         Kind.TARGET_REFUSES, f"{name_of(refused.partition)} on the target: {refused.error}"))
                 await self._start_over(refused.error)

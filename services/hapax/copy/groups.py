@@ -58,6 +58,7 @@ class GroupPositions:
         self._reader = reader
         self._matches = re2.compile(settings.groups)
         self.topic = f"{settings.group}.offsets"
+        self._replication_factor = settings.replication_factor
         self._runs: dict[TopicPartition, Runs] = {}
         """By partition of the target."""
         self._active: set[str] = set()
@@ -66,7 +67,7 @@ class GroupPositions:
     async def prepare(self) -> None:
         """Creates the copy's own topic. Raises HapaxError."""
         await self._target.create_topics(
-            [NewTopic(self.topic, _PARTITIONS, -1, _CONFIG)], exist_ok=True)
+            [NewTopic(self.topic, _PARTITIONS, self._replication_factor, _CONFIG)], exist_ok=True)
 
     async def load(self, shares: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Reads what was copied where, by former processes too, and returns the shares of which that is known now. Of

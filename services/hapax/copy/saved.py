@@ -7,34 +7,60 @@ whose group has lost its offsets goes on with them.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Final
 
 from hapax.client.admin import Admin, NewTopic
 from hapax.client.consumer import Consumer
 from hapax.client.coordination import OffsetAndMetadata
+from hapax.client.errors import FatalError
 from hapax.codec.records import RecordBatchBuilder
 from hapax.copy.own_topic import records_of
 from hapax.copy.writer import Batch
 from hapax.core.types import PartitionIndex, TopicPartition
 
-_CONFIG: Final = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
+log = logging.getLogger("hapax.copy")
+
+_POLICY: Final = {"cleanup.policy": "compact"}
+_CONFIG: Final = {**_POLICY, "segment.bytes": str(16 << 20)}
 """Small segments: the last one is not compacted, and all of it is read."""
 _BATCH_BYTES: Final = 256 << 10
 
 
 class SavedPositions:
-    def __init__(self, topic: str, target: Admin, reader: Consumer) -> None:
-        """`reader`: of the target, read_committed."""
+    def __init__(self, topic: str, target: Admin, reader: Consumer, replication_factor: int = -1) -> None:
+        """`reader`: of the target, read_committed. `replication_factor`: as of CopySettings: every transaction needs
+        the topic."""
         self.topic = topic
+        self._replication_factor = replication_factor
+        self._looked_at = ""
+        """Id of the topic whose configuration was looked at."""
         self._target = target
         self._reader = reader
         self._partition = TopicPartition(self.topic, PartitionIndex(0))
 
     async def prepare(self) -> None:
-        """Creates the topic where it is missing. Raises HapaxError."""
-        if not await self._target.list_topics([self.topic]):
-            await self._target.create_topics([NewTopic(self.topic, 1, -1, _CONFIG)], exist_ok=True)
+        """Creates the topic where it is missing. One that a broker has created (auto.create.topics.enable), or somebody
+        else, may delete positions by their age: it becomes a compacted one. Raises HapaxError."""
+        found = await self._target.list_topics([self.topic])
+        if not found:
+            await self._target.create_topics(
+                [NewTopic(self.topic, 1, self._replication_factor, _CONFIG)], exist_ok=True)
+        elif found[0].topic_id != self._looked_at:
+            await self._compact()
+            self._looked_at = found[0].topic_id
+
+    async def _compact(self) -> None:
+        try:
+            policy = (await self._target.topic_config(self.topic))["cleanup.policy"].value
+            if policy != _POLICY["cleanup.policy"]:
+                await self._target.alter_topic_config(self.topic, _POLICY)
+                log.warning("topic %r on the target had cleanup.policy=%s, by which positions expire. It has"
+                            " cleanup.policy=compact now", self.topic, policy)
+        except FatalError as error:
+            log.warning("positions expire unless topic %r on the target has cleanup.policy=compact, which could not be"
+                        " seen to: %s", self.topic, error)
 
     async def read(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """By share. Of a record that cannot be read, the metadata are its text. Raises HapaxError; RetriableError while

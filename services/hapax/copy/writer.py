@@ -131,11 +131,12 @@ class Writer:
                 for topic in sorted({partition.topic for partition, _, _ in further} - self._known):
                     await self.partitions_of(topic)
                 if further:
-                    await producer.send_batches(further)
+                    sent += await producer.send_batches(further)
+                    written += further
             await producer.send_offsets(positions, group())
             await self._end(producer)
         except HapaxError as error:
-            for (partition, _, _), report in zip(batches, sent, strict=False):
+            for (partition, _, _), report in zip(written, sent, strict=False):
                 failure = report.exception() if report.done() and not report.cancelled() else None
                 if isinstance(failure, HapaxError) and failure.code in _OF_BATCHES:
                     raise Refused(partition, failure) from error

@@ -62,6 +62,29 @@ async def test_many_positions_fit_into_batches_of_a_topic_s_default_size() -> No
     assert written({}) == []
 
 
+async def test_a_topic_that_was_not_made_by_the_copy_is_compacted() -> None:
+    """A broker with auto.create.topics.enable makes it anew when it was deleted, and its positions would expire."""
+    policies, asked = {"cleanup.policy": "delete"}, list[str]()
+
+    async def list_topics(names: Sequence[str]) -> list[Any]:
+        return [SimpleNamespace(topic_id="1")]
+
+    async def topic_config(name: str) -> dict[str, Any]:
+        asked.append(name)
+        return {key: SimpleNamespace(value=value) for key, value in policies.items()}
+
+    async def alter_topic_config(name: str, changes: dict[str, str]) -> None:
+        policies.update(changes)
+
+    nothing: Any = None
+    target: Any = SimpleNamespace(
+        list_topics=list_topics, topic_config=topic_config, alter_topic_config=alter_topic_config)
+    saved = SavedPositions("own", target, nothing)
+    for _ in range(2):
+        await saved.prepare()
+    assert policies == {"cleanup.policy": "compact"} and asked == ["own"]
+
+
 async def test_what_is_no_position_of_a_share_is_left_out_and_what_cannot_be_read_is_told() -> None:
     records = [(1, key, value, ()) for key, value in [
         (None, b"x"), (b"t", b"x"), (b"t/x", b"x"), (b"t/0", b"later"), (b"t/1", b"gone"), (b"t/1", None)]]
