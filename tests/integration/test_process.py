@@ -499,6 +499,7 @@ async def test_a_program_that_is_killed_loses_and_doubles_nothing(
             program.stdout.close()
     program = start()
     try:
+        await world.send(10)  # the programs before it may have processed everything
         await world.done()
         program.send_signal(signal.SIGTERM)
         said, _ = await asyncio.to_thread(program.communicate, None, 60)
