@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from random import Random
 from types import CodeType, SimpleNamespace
 
 import pytest
@@ -19,7 +20,7 @@ def _archive(folder: Path) -> Path:
     archive = folder / "made.zip"
     with zipfile.ZipFile(archive, "w") as content:
         for name, text in (
-            ("made/__init__.py", ""), ("made/worker.py", "assert __file__.endswith('.pyc'), __file__"),
+            ("made/__init__.py", f"DATA = {Random(1).randbytes(1 << 16)!r}"), ("made/worker.py", "assert __file__.endswith('.pyc'), __file__"),
             ("made/tests/test_worker.py", "1 is 1"), ("made/notes.txt", "no code"),
         ):  # fmt: skip
             content.writestr(zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0)), text)
