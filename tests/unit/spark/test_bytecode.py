@@ -20,7 +20,8 @@ def _archive(folder: Path) -> Path:
     archive = folder / "made.zip"
     with zipfile.ZipFile(archive, "w") as content:
         for name, text in (
-            ("made/__init__.py", f"DATA = {Random(1).randbytes(1 << 16)!r}"), ("made/worker.py", "assert __file__.endswith('.pyc'), __file__"),
+            ("made/__init__.py", f"DATA = {Random(1).randbytes(1 << 16)!r}"),
+            ("made/worker.py", "assert __file__.endswith('.pyc'), __file__"),
             ("made/tests/test_worker.py", "1 is 1"), ("made/notes.txt", "no code"),
         ):  # fmt: skip
             content.writestr(zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0)), text)
