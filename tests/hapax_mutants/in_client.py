@@ -20,6 +20,12 @@ MUTANTS: Final = (
         (_SENDER,),
     ),
     Mutant(
+        "a condition that fails hides a record that is lost", "a lost record", "client/engine.py",
+        "        if self.failure is None or isinstance(self.failure, ConditionFailedError):",
+        "        if self.failure is None:",
+        (_SENDER,),
+    ),
+    Mutant(
         "a topic deleted while a connection opens costs others their outcome", "a hang", "client/sender.py",
         "        if gone:  # deleted since",
         "        if False:  # deleted since",

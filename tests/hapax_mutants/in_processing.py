@@ -74,8 +74,20 @@ MUTANTS = (
     ),
     Mutant(
         "a cancellation in the function is no failed attempt", ORIGIN, "client/processor.py",
-        "                if task is None or task.cancelling():\n",
+        "                if is_asked_to_end():\n",
         "                if True:\n",
+        (unit("client/test_processor.py"),),
+    ),
+    Mutant(
+        "a function that cancels its own task is called for ever", ORIGIN, "client/processor.py",
+        "lambda: self._overdue or self._given_up_by_caller)",
+        "supervision.is_asked_to_end)",
+        (unit("client/test_processor.py"),),
+    ),
+    Mutant(
+        "a cancellation that the function swallows ends nothing", ORIGIN, "client/processor.py",
+        "            if supervision.is_asked_to_end():",
+        "            if False:",
         (unit("client/test_processor.py"),),
     ),
     Mutant(

@@ -30,8 +30,8 @@ class OpenBatch:
         self.full = False
         self.data: bytearray | memoryview = bytearray()
         self.deliveries: list[asyncio.Future[DeliveryReport] | None] = []
-        """Of the first records, in their order. None: the record is sent without a report."""
-        """One for each record. For a batch that was handed over whole: none, or one for its first record."""
+        """One for each record; None where it is sent without a report. For a batch that was handed over whole: none, or
+        one for its first record."""
         self.timestamps: list[int] = []
         self.condition: Condition | None = None
         """Under which the leader appends it."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from hapax.client.accumulator import Accumulator, OpenBatch
 from hapax.client.cluster import ClusterClient
 from hapax.client.coordination import Coordination
-from hapax.client.errors import HapaxError, WrongState, from_trouble
+from hapax.client.errors import ConditionFailedError, HapaxError, WrongState, from_trouble
 from hapax.client.metrics import BUFFERED_BYTES, ProducerCounts
 from hapax.client.partitioner import Sticky
 from hapax.client.records import DeliveryReport, Header
@@ -373,7 +373,7 @@ class Engine:
         """Fails all records of a batch."""
         self.accumulator.free(content.bytes)
         self.counts.errors.value += content.records
-        if self.failure is None:
+        if self.failure is None or isinstance(self.failure, ConditionFailedError):  # that one's caller waits for it
             self.failure = error
         for delivery in content.deliveries:
             if delivery is not None and not delivery.done():

@@ -167,7 +167,8 @@ class Processor:
             options["retry.backoff.max.ms"], outcome_timeout_ms, stop_timeout_ms, options["max.poll.interval.ms"]))
         if caller is not None and inspect.iscoroutinefunction(function):
             raise SettingsError("the blocking interface needs a function that is not a coroutine function")
-        self._call = caller or asynchronous_caller(function, poison, whole_batches)
+        self._call = caller or asynchronous_caller(
+            function, poison, whole_batches, lambda: self._overdue or self._given_up_by_caller)
         self.metrics = Metrics()
         """What this processor counts, see docs/metrics.md. `consumer.metrics` and `producer.metrics` have more."""
         self._counts = ProcessCounts(self.metrics)
@@ -183,6 +184,8 @@ class Processor:
         self._deadline: asyncio.TimerHandle | None = None
         """Of a stop."""
         self._overdue = False
+        self._given_up_by_caller = False
+        """`run` was cancelled."""
 
     async def run(self) -> None:
         """Processes until `stop`. Raises what the function raised, where there are no dead letters, and HapaxError
@@ -200,7 +203,7 @@ class Processor:
             if not (starting.cancelled() and self._stopping):
                 starting.result()
             while (steps := await self._ended(self._carry_on())).cancelled():
-                pass  # by a stop, which the next steps take into account
+                pass  # by a stop, which the next steps take into account, or by the function itself
             steps.result()
         finally:
             self._loop = None
@@ -242,6 +245,7 @@ class Processor:
         try:
             await asyncio.wait([task])
         except BaseException:
+            self._given_up_by_caller = True
             await supervision.end(task)
             raise
         finally:
@@ -268,6 +272,8 @@ class Processor:
                 await self._carry_out(action)
             except HapaxError as error:
                 self._failed(action, error)
+            if supervision.is_asked_to_end():  # and the action, or the function, has not passed it on
+                raise asyncio.CancelledError
         if action.error is not None:
             raise action.error
 
@@ -407,9 +413,10 @@ async def process(
 
 
 def asynchronous_caller(
-    function: Function, poison: type[Exception] | tuple[type[Exception], ...], whole_batches: bool
+    function: Function, poison: type[Exception] | tuple[type[Exception], ...], whole_batches: bool,
+    is_asked_to_end: Callable[[], bool] = supervision.is_asked_to_end,
 ) -> Caller:
-    """Calls the function on the event loop."""
+    """Calls the function on the event loop. `is_asked_to_end`: whether a cancellation is meant for the caller."""
 
     async def call(records: list[Record]) -> Called:
         outputs: list[NewRecord] = []
@@ -429,10 +436,9 @@ def asynchronous_caller(
                     else:
                         add_results(found, outputs)
             except asyncio.CancelledError as cancelled:
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
+                if is_asked_to_end():
                     raise
-                # Something that the function waited for was cancelled, not this call.
+                # The function cancelled itself, or what it waited for was cancelled.
                 del outputs[kept:]
                 error = RuntimeError("the function was cancelled by itself")
                 error.__cause__ = cancelled

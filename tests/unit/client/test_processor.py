@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -130,3 +132,100 @@ async def test_the_end_of_a_stop_between_two_actions_is_not_missed() -> None:
     stopping._too_late()
     with pytest.raises(RetriableError, match="still open"):
         await stopping._carry_on()
+
+
+# --- cancellations --------------------------------------------------------------------------------------------
+
+
+def fed(function: Callable[[Record], Any], monkeypatch: pytest.MonkeyPatch, **options: Any) -> Processor:
+    """A processor that gets one record with each poll, and whose transactions always succeed."""
+    made = Processor("in", function, settings={"bootstrap.servers": "127.0.0.1:1"}, group="g", batch_ms=0, **options)
+    offsets = itertools.count()
+
+    async def start() -> None:
+        pass
+
+    async def poll(timeout_ms: int, limit: int) -> list[Record]:
+        await asyncio.sleep(0)
+        return [Record("in", 0, next(offsets), 0, 0, None, b"", ())]
+
+    async def write(action: Write) -> None:
+        await asyncio.sleep(0)
+        made._machine.written()
+
+    async def commit() -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(made, "_start", start)
+    monkeypatch.setattr(made, "_write", write)
+    monkeypatch.setattr(made.consumer, "poll", poll)
+    monkeypatch.setattr(made.producer, "commit", commit)
+    return made
+
+
+async def test_the_end_reaches_a_processor_whose_function_swallows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function's own `except` may take the cancellation for one of its own. The present call is then the last."""
+    called = asyncio.Event()
+    calls: list[int] = []
+
+    async def function(record: Record) -> None:
+        calls.append(record.offset)
+        if len(calls) > 3:
+            raise SystemError("called again after the end")
+        if record.offset == 1:
+            called.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.get_running_loop().create_future()
+
+    running = asyncio.create_task(fed(function, monkeypatch).run())
+    await called.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(running, 10)
+    assert calls == [0, 1]
+
+
+async def test_a_function_that_cancels_its_own_task_does_no_harm_to_what_comes_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the write would be cancelled in its middle, and could not be begun again."""
+    writes = 0
+
+    async def function(record: Record) -> None:
+        if record.offset == 1:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        if record.offset == 3:
+            processor.stop()
+
+    processor = fed(function, monkeypatch)
+    write = processor._write
+
+    async def counted(action: Write) -> None:
+        nonlocal writes
+        writes += 1
+        await write(action)
+
+    monkeypatch.setattr(processor, "_write", counted)
+    await asyncio.wait_for(processor.run(), 10)
+    assert writes == 4
+
+
+async def test_a_function_that_cancels_its_own_task_and_waits_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would be called again at once, for ever."""
+    calls = 0
+
+    async def function(record: Record) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 10:
+            raise SystemError("called for ever")
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    with pytest.raises(RuntimeError, match="cancelled by itself"):
+        await asyncio.wait_for(fed(function, monkeypatch, attempts=2).run(), 10)
+    assert calls == 2

@@ -131,6 +131,25 @@ async def test_a_condition_that_an_append_without_an_answer_may_have_broken_itse
     await engine.stop()
 
 
+async def test_a_condition_that_fails_hides_no_lost_record_without_a_report() -> None:
+    """Its caller takes the failure for the one that it is told of. The record's failure has no other way to anybody."""
+    cluster = FakeCluster()
+    engine = producer_on(cluster)
+    peer = cluster.open()
+    peer.capabilities = replace(peer.capabilities, features={FEATURE: 1})
+    (delivery,) = engine.append_conditional(A, [(b"k", b"v", ())], 0, 100, Condition(1, 0))
+    async with asyncio.timeout(5):
+        await peer.sent(1)
+        engine.append(TopicPartition("b", PartitionIndex(0)), 0, None, b"1", (), 100, reported=False)
+        await peer.sent(2)
+    answer(peer, ErrorCode.OPERATION_NOT_ATTEMPTED, "appended since offset 0: read up to offset 1")
+    answer(peer, ErrorCode.MESSAGE_TOO_LARGE)
+    await turns()
+    assert isinstance(delivery.exception(), ConditionFailedError)
+    assert engine.failure is not None and engine.failure.code == ErrorCode.MESSAGE_TOO_LARGE
+    await engine.stop()
+
+
 async def test_acks_0_keeps_the_order_while_a_lost_connection_opens_again() -> None:
     cluster = FakeCluster(acks=0, **{"enable.idempotence": False})
     engine = producer_on(cluster, window=5)
