@@ -103,9 +103,13 @@ class MirrorReconciler:
         self._all[mirror.meta.ref] = mirror
         if former is not None and former.meta.uid != mirror.meta.uid:
             self._forget(former)
-        elif former is not None and former.place != mirror.place:
+        elif former is not None and self._writes(former) != self._writes(mirror):
             self._wake_beside(former)
             self._wake_beside(mirror)
+
+    def _writes(self, mirror: MirrorResource) -> tuple[Any, ...]:
+        """On what it depends which others it holds up."""
+        return self._clusters.owns(mirror.meta), *mirror.place
 
     def _forget(self, former: MirrorResource) -> None:
         self._statuses.forget(former.meta.uid)

@@ -36,12 +36,12 @@ MUTANTS = (
     ),
     Mutant(
         "a broker lingers whose logs could not be closed", "rule 13", "broker/service.py",
-        "        return self._drained and taken_over(", "        return taken_over(",
+        "        return self._left and taken_over(", "        return taken_over(",
         (_NODES,),
     ),
     Mutant(
         "a coordinator lingers whose drain was cut short", "a node that lingers owns nothing", "coordinator/service.py",
-        "        return self._drained and taken_over(", "        return taken_over(",
+        "        return self._left and taken_over(", "        return taken_over(",
         (_NODES,),
     ),
     Mutant(
@@ -52,6 +52,16 @@ MUTANTS = (
     Mutant(
         "a broker that lingers waits for partitions", "services send new clients to nodes that serve", "broker/service.py",
         "        if self._ending:\n", "        if False:\n",
+        (_NODES,),
+    ),
+    Mutant(
+        "a node lingers whose registration could not be revoked", "nothing can be assigned to a node that lingers", "runtime/lingering.py",
+        "    if registration is None or registration.lease:\n", "    if registration is None:\n",
+        (_NODES,),
+    ),
+    Mutant(
+        "a node lingers that has not heard of its own end", "clients are told who has taken over", "runtime/lingering.py",
+        "        return await view.wait_for(gone, _HEARD_S)\n", "        return True\n",
         (_NODES,),
     ),
 )

@@ -174,4 +174,10 @@ MUTANTS = (
         "own_user and (seen.user is None",
         (PLAN,),
     ),
+    Mutant(
+        "a Mirror that comes from another cluster crosses others until their next look", PAGE, OPERATOR + "mirrors.py",
+        "        return self._clusters.owns(mirror.meta), *mirror.place\n",
+        "        return mirror.place\n",
+        (unit("operator/test_mirrors.py"),),
+    ),
 )

@@ -66,7 +66,7 @@ from hapax.runtime.call_listeners import CallListeners, listen_for_calls
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.handover import hand_over, partitions_finished
 from hapax.runtime.incidents import Incidents
-from hapax.runtime.lingering import leaders, taken_over
+from hapax.runtime.lingering import leaders, left, taken_over
 from hapax.runtime.ports import Ports
 from hapax.runtime.producer_ids import ProducerIds
 from hapax.runtime.registration import Registration, register
@@ -96,6 +96,7 @@ class BrokerService:
         self._failed = False
         self._ending = False
         self._drained = False
+        self._left = False
         self._led: Mapping[TopicIdPartition, NodeId] = {}
         """Who led what when this broker was asked to end."""
         self.events: EventLog | None = None
@@ -341,9 +342,10 @@ class BrokerService:
             log.error("the logs could not be closed cleanly; the next start will recover them", error=error)
             return
         self._drained = True
+        self._left = await left(self.registration, self.view)
 
     def handed_over(self) -> bool:
-        return self._drained and taken_over(self.node_id, self._led, leaders(self.view))
+        return self._left and taken_over(self.node_id, self._led, leaders(self.view))
 
     async def _close_background_tasks(self) -> None:
         await self.sweep.close()

@@ -47,7 +47,7 @@ from hapax.runtime import telemetry
 from hapax.runtime.call_listeners import CallListeners, listen_for_calls
 from hapax.runtime.cluster import ClusterView
 from hapax.runtime.handover import hand_over, shards_finished
-from hapax.runtime.lingering import owners, taken_over
+from hapax.runtime.lingering import left, owners, taken_over
 from hapax.runtime.ports import Ports
 from hapax.runtime.producer_ids import ProducerIds
 from hapax.runtime.registration import Registration, register
@@ -84,7 +84,7 @@ class CoordinatorService:
         self._ports = ports
         self._on_lost = on_lost
         self._ending = False
-        self._drained = False
+        self._left = False
         self._owned: Mapping[tuple[ShardKind, ShardId], NodeId] = {}
         """Who owned which shard when this coordinator was asked to end."""
         self._writer: LogWriter | None = None
@@ -232,10 +232,10 @@ class CoordinatorService:
         await self.shards.drain()
         if self.registration is not None:
             await self.registration.close()
-        self._drained = True
+        self._left = await left(self.registration, self.view)
 
     def handed_over(self) -> bool:
-        return self._drained and taken_over(self.node_id, self._owned, owners(self.view))
+        return self._left and taken_over(self.node_id, self._owned, owners(self.view))
 
     async def close(self) -> None:
         await self.sweep.close()

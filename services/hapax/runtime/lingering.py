@@ -12,14 +12,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from hapax.codec.metadata import ShardKind
 from hapax.core.types import NO_NODE, NodeId, ShardId, TopicIdPartition
 from hapax.runtime import telemetry
 from hapax.runtime.cluster import ClusterView
+from hapax.runtime.registration import Registration
 
 log = telemetry.logger("lingering")
+
+_HEARD_S: Final = 1.0
 
 K = TypeVar("K")
 
@@ -56,6 +59,23 @@ class Ending:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._now.wait()
+
+
+async def left(registration: Registration | None, view: ClusterView) -> bool:
+    """After the registration was closed: whether it is gone, so that nothing can be assigned to this node, and the
+    node's own view, by which it answers, says so too."""
+    if registration is None or registration.lease:
+        return False
+    node_id, epoch = registration.record.node_id, registration.epoch
+
+    def gone(view: ClusterView) -> bool:
+        node = view.node(node_id)
+        return node is None or node.registration != epoch
+
+    try:
+        return await view.wait_for(gone, _HEARD_S)
+    except TimeoutError:
+        return False
 
 
 def leaders(view: ClusterView) -> dict[TopicIdPartition, NodeId]:

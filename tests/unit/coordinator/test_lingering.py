@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from hapax.broker.service import BrokerService
 from hapax.coordinator.service import CoordinatorService
 from hapax.core.errors import ErrorCode
 from hapax.kafka.api.find_coordinator import TRANSACTION
+from hapax.runtime import supervision
+from hapax.runtime.ports import MetadataUnavailable
 from hapax.wire import messages
 from hapax.wire.peer import Peer
 from unit.coordinator.coordinator_world import RECORD, CoordinatorWorld, run
@@ -180,3 +184,46 @@ def test_a_coordinator_whose_drain_was_cut_short_does_not_stay() -> None:
         assert not service.handed_over()
 
     run(scenario)
+
+
+@pytest.mark.parametrize("role", ["broker", "coordinator"])
+def test_a_node_whose_registration_could_not_be_revoked_does_not_stay(role: str) -> None:
+    """The controller would take it for alive, since it listens, and could assign it what it does not do any more."""
+    async def scenario(world: CoordinatorWorld) -> None:
+        former = await replicated(world) if role == "broker" else world.owner_of(await started(world))
+        registration = service_of(world, former).registration
+        assert registration is not None
+
+        async def away(lease: int) -> None:
+            raise MetadataUnavailable("no answer")
+
+        registration._store.revoke_lease = away  # type: ignore[method-assign]
+        assert not await drained(world, former)
+
+    run(scenario, **REPLICATED)
+
+
+@pytest.mark.parametrize("role", ["broker", "coordinator"])
+def test_a_node_that_does_not_hear_of_its_own_end_does_not_stay(role: str) -> None:
+    """What no other node has taken over yet, clients would be told to ask this very node for."""
+    async def scenario(world: CoordinatorWorld) -> None:
+        former = await replicated(world) if role == "broker" else world.owner_of(await started(world))
+        service = service_of(world, former)
+        registration = service.registration
+        assert registration is not None
+        revoke = registration._store.revoke_lease
+
+        async def revoked_unheard(lease: int) -> None:
+            await supervision.end(service.view._follower)
+            await revoke(lease)
+
+        registration._store.revoke_lease = revoked_unheard  # type: ignore[method-assign]
+        assert not await drained(world, former)
+
+    run(scenario, **REPLICATED)
+
+
+async def started(world: CoordinatorWorld) -> str:
+    """Starts the cluster. Returns a transactional id."""
+    await world.start()
+    return "x"

@@ -93,6 +93,19 @@ async def test_a_mirror_whose_topics_an_older_one_takes_over_is_looked_at_at_onc
     assert await drained(reconciler) == {FIRST, SECOND}, "and when its topics are free again"
 
 
+async def test_a_mirror_that_comes_from_another_cluster_or_goes_there_is_looked_at_with_those_that_it_crosses(
+    reconciler: MirrorReconciler, api: Api
+) -> None:
+    """Until then both copy every record, or none does."""
+    away, home = {"labels": {CLUSTER: "away.demo"}}, {"labels": {CLUSTER: "home.demo"}}
+    see(reconciler, api, "first", **away)
+    see(reconciler, api, "second", created="2026-01-02T00:00:00Z", **home)
+    await drained(reconciler)
+    for place in (home, away):
+        see(reconciler, api, "first", **place)
+        assert await drained(reconciler) == {FIRST, SECOND}
+
+
 async def test_a_mirror_of_another_cluster_is_not_counted_as_one_that_is_not_ready(
     reconciler: MirrorReconciler, api: Api
 ) -> None:
