@@ -59,7 +59,7 @@ def place() -> Path | None:
 def use() -> None:
     """JVMs that Spark starts from here on use the file, if there is one."""
     found = place()
-    if found is not None and found.exists():
+    if found is not None and found.exists() and " " not in str(found):  # the variable has no way to quote a space
         # Without a word: another version of Spark, with other classes, cannot use it.
         os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={found} -Xlog:disable")
 

@@ -132,7 +132,7 @@ async def test_a_condition_that_an_append_without_an_answer_may_have_broken_itse
 
 
 async def test_a_condition_that_fails_hides_no_lost_record_without_a_report() -> None:
-    """Its caller takes the failure for the one that it is told of. The record's failure has no other way to anybody."""
+    """The append's caller clears the failure. Only `flush` reports that of a record without a report."""
     cluster = FakeCluster()
     engine = producer_on(cluster)
     peer = cluster.open()

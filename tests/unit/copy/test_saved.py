@@ -63,7 +63,7 @@ async def test_many_positions_fit_into_batches_of_a_topic_s_default_size() -> No
 
 
 async def test_a_topic_that_was_not_made_by_the_copy_is_compacted() -> None:
-    """A broker with auto.create.topics.enable makes it anew when it was deleted, and its positions would expire."""
+    """With auto.create.topics.enable, a broker creates a deleted topic again, with cleanup.policy=delete."""
     policies, asked = {"cleanup.policy": "delete"}, list[str]()
 
     async def list_topics(names: Sequence[str]) -> list[Any]:

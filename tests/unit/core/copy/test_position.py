@@ -64,7 +64,7 @@ def test_a_position_is_void_once_the_topic_of_the_target_is_another_one(written:
 ])  # fmt: skip
 def test_a_saved_position_counts_where_the_topic_is_known_to_be_the_same(written: str, now: str, known: bool) -> None:
     assert is_known_to_be_of(100, POSITION._replace(target_id=written).metadata(), now) is known
-    assert is_known_to_be_of(0, "of a later version", now), "it is told of"
+    assert is_known_to_be_of(0, "of a later version", now), "reading it reports an error"
 
 
 @pytest.mark.parametrize(("share", "data", "half"), [
