@@ -34,6 +34,8 @@ async def newest_topics(cluster: ClusterClient, timeout_ms: int) -> dict[str, To
             await asyncio.gather(*(ask(node) for node in sorted(unasked)))
             if answers:
                 found = cluster.heard(answers[_newest(answers)])  # may name nodes that the others have not heard of
+        if not (answers or silent):
+            raise PeerError("the cluster names no node")
         if silent:
             await _check_gone(cluster, answers, silent)
         return found

@@ -87,3 +87,10 @@ async def test_a_node_that_has_left_is_not_waited_for(nodes: Nodes) -> None:
     nodes.images = {0: (10, (0, 1), ("a",)), 1: (12, (0, 1), ("a", "b"))}
     nodes.departed = (1000,)
     assert await names(nodes) == ["a", "b"]
+
+
+async def test_no_node_at_all_is_an_error_and_not_an_empty_cluster(nodes: Nodes) -> None:
+    """Every registration may have run out for a moment, and a backup would then have no topics."""
+    nodes.images = {0: (10, (), ("a",))}
+    with pytest.raises(HapaxError, match="names no node"):
+        await names(nodes)
