@@ -463,7 +463,11 @@ def call_each(
     for done, given in enumerate([records] if whole_batches else records):
         kept = len(outputs)
         try:
-            add_results(function(given), outputs)
+            found = function(given)
+            if type(found) is NewRecord:
+                outputs.append(_checked(found))
+            else:
+                add_results(found, outputs)
         except Exception as error:
             del outputs[kept:]
             return Called(done, outputs, Failed(error, isinstance(error, poison)))
