@@ -22,6 +22,7 @@ CONF = "spark.kubernetes.executor.label."
 class Kubelet:
     def __init__(self, api: KubeApi, namespace: str, address: str = "127.0.0.1") -> None:
         self._api = api
+        self._namespace = namespace
         self._path = f"/api/v1/namespaces/{namespace}/pods"
         self._query = f"?{urlencode({'labelSelector': IDENTITY})}"
         self.address = address
@@ -36,6 +37,11 @@ class Kubelet:
         """The running driver whose name has this prefix."""
         found = self.pods("spark-driver")
         return next((each for each in found if alive(each) and each["metadata"]["name"].startswith(prefix)), None)
+
+    def described(self) -> str:
+        """The namespace's producers, jobs and pods, for whoever reads why a test failed."""
+        kinds = "transactionalproducers.hapax.dev,sparkjobs.hapax.dev,pods"
+        return self._api.kubectl("-n", self._namespace, "get", kinds, "-o", "yaml").stdout
 
     def close(self) -> None:
         """Removes the pods, which no kubelet would end, so that the namespace can be deleted."""

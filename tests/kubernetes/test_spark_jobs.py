@@ -48,7 +48,11 @@ def until(kubelet: Kubelet, done: Callable[[], bool], what: str) -> None:
         kubelet.tick()
         return done()
 
-    wait_until(look, what, 60)
+    try:
+        wait_until(look, what, 60)
+    except AssertionError as error:
+        error.add_note(f"the resources and pods are: {kubelet.described()}")
+        raise
 
 
 def test_a_job_runs_fails_runs_again_is_done_and_ends(

@@ -13,10 +13,12 @@ user are made once, certificates at each start. All of it is for the owner's eye
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -101,7 +103,9 @@ class SecureFolder:
         services, clients = self.authority(SERVICES), self.authority(CLIENTS)
         for process in processes:
             self.issue(services, clients, cluster_id, process)
-        services.issue(f"CN={ETCD_ROOT}", use="client", valid=_VALID).write(self.path, ETCD_ROOT)
+        root = services.issue(f"CN={ETCD_ROOT}", use="client", valid=_VALID)
+        with self._root_pair(fcntl.LOCK_EX):
+            root.write(self.path, ETCD_ROOT)
         for user in USERS:
             issued = clients.issue(f"CN={user}", use="client", valid=_VALID)
             replace_file(self.file(f"{user}.pem"), issued.key + issued.certificate, 0o600)
@@ -173,8 +177,20 @@ class SecureFolder:
     def trust(self) -> ssl.SSLContext:
         """For questions to the processes' HTTP ports and to etcd, which asks for a certificate itself."""
         context = ssl.create_default_context(cafile=str(self.file(SERVICES + ".crt")))
-        context.load_cert_chain(self.file(f"{ETCD_ROOT}.crt"), self.file(f"{ETCD_ROOT}.key"))
+        with self._root_pair(fcntl.LOCK_SH):
+            context.load_cert_chain(self.file(f"{ETCD_ROOT}.crt"), self.file(f"{ETCD_ROOT}.key"))
         return context
+
+    @contextmanager
+    def _root_pair(self, how: int) -> Iterator[None]:
+        """Root's certificate and key are two files, which another thread or process may be replacing: whoever reads
+        them (`LOCK_SH`) must not find one of the former pair and one of the next (`LOCK_EX`)."""
+        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(folder, how)
+            yield
+        finally:
+            os.close(folder)
 
     # --- settings ---
 
