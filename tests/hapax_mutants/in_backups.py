@@ -112,6 +112,18 @@ MUTANTS = (
         (IMPORTING,),
     ),
     Mutant(
+        "a follower keeps parts of batches that it refuses", "backups", "broker/importing.py",
+        "    _check_leads(replica)\n    if size:\n",
+        "    if size:\n",
+        (IMPORTING,),
+    ),
+    Mutant(
+        "a restore goes on without the id of a topic that it has created", "backups", "backup/cluster.py",
+        "            if lacking:\n",
+        "            if False:\n",
+        (unit("backup/test_at_the_same_time.py"),),
+    ),
+    Mutant(
         "a node hands out ids of before a restore", "backups", "core/producer/pid_blocks.py",
         "            dropped = min(block.size, floor - block.first) - self._given_of_first\n",
         "            dropped = block.size - self._given_of_first\n",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 from uuid import UUID
 
@@ -84,6 +84,23 @@ class BackedUpCluster(Identities):
         """(clients' topics, internal topics), all that have acknowledged records."""
         found = await self.list_newest_topics()
         return [t for t in found if t.name not in INTERNAL_TOPICS], [t for t in found if t.name in INTERNAL_TOPICS]
+
+    async def topic_ids(self, names: Iterable[str]) -> dict[str, str]:
+        """Waits until each of the topics is named: the only nodes that knew a new one may have ended. Raises HapaxError
+        where one was deleted."""
+        wanted = list(names)
+
+        async def attempt() -> dict[str, str]:
+            ids = {each.name: each.topic_id for each in (await self.topics_by_kind())[0]}
+            lacking = [name for name in wanted if name not in ids]
+            if lacking:
+                raise RetriableError(
+                    f"the cluster does not name the topic {lacking[0]!r}, which this restore has created",
+                    code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    advice="Delete no topic while a restore runs. Run the restore again")
+            return ids
+
+        return await self._cluster.within(self._timeout, "waiting for the restored topics", attempt)
 
     async def users(self) -> tuple[tuple[str, str], ...]:
         """(name, SCRAM mechanism) of each user who has a password."""

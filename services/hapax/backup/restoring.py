@@ -101,7 +101,7 @@ class Restorer:
                      {**each.config, "restoring": manifest.backup})
             for each in missing], exist_ok=True)
         await self._check_ours([each.name for each in missing])
-        self._ids = {each.name: each.topic_id for each in (await cluster.topics_by_kind())[0]}
+        self._ids = await cluster.topic_ids(each.name for each in topics)
         self._progress("restoring transactional ids and groups")
         ids = await self._transactional_ids()
         groups = await self._groups()

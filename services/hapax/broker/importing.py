@@ -34,6 +34,7 @@ async def import_batches(
             f"{replica.name} is not being restored: a backup is restored into topics that `hapax restore` creates")
     if replica.storage_error:
         raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, replica.storage_error)
+    _check_leads(replica)
     if size:
         context = replica.context
         # No batch is larger than the request that brought it. The topic's own limit may have been lowered since.
@@ -42,8 +43,7 @@ async def import_batches(
             replica.id, replica.name, batches, position, size, limit, context.clock.monotonic_ms())
     if replica.machine.log_end_offset < first_offset:
         await _begin_at(replica, first_offset)
-    if not replica.serving:
-        raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        _check_leads(replica)
     try:
         _append(replica, batches)
     except OSError as error:
@@ -52,6 +52,12 @@ async def import_batches(
     result = await replica.commitment(replica.machine.log_end_offset)
     if result.error and result.error != ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
         raise Refusal(ErrorCode(result.error), result.reason)
+
+
+def _check_leads(replica: Replica) -> None:
+    """A follower keeps no parts of what is not appended here, and its log begins where its leader's does."""
+    if not replica.serving:
+        raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def _append(replica: Replica, batches: bytearray) -> None:

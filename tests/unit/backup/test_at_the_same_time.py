@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from hapax.backup import manifests
+from hapax.backup.cluster import BackedUpCluster
 from hapax.backup.errors import BackupError
 from hapax.backup.reading import check_backup
 from hapax.backup.restoring import Restorer
 from hapax.backup.store import FolderStore
 from hapax.backup.taking import expire
 from hapax.client.admin import ConfigValue, NewTopic, TopicInfo
+from hapax.client.errors import HapaxError
 from unit.backup.history import History
+from unit.backup.test_deleted_topics import Client
 
 
 class Shared(FolderStore):
@@ -117,3 +120,34 @@ async def test_two_restores_into_one_cluster_are_not_mixed(tmp_path: Path) -> No
     restorer = Restorer(Empty("another"), store, manifest)  # type: ignore[arg-type]
     with pytest.raises(BackupError, match=r"another restore has created the topic 'a' .*, from backup another"):
         await restorer.restore()
+
+
+class Forgetful(Empty):
+    """Its nodes name no topic for some time after it was created. `for_ever`: it was deleted."""
+
+    def __init__(self, backup: str, *, for_ever: bool) -> None:
+        super().__init__(backup)
+        self.silences = 100 if for_ever else 2
+        self._cluster, self._timeout = Client(), 1000
+
+    topic_ids = BackedUpCluster.topic_ids
+
+    async def topics_by_kind(self) -> tuple[list[TopicInfo], list[TopicInfo]]:
+        if self.topics:
+            self.silences -= 1
+        return [TopicInfo(name, f"id of {name}", ()) for name in self.topics if self.silences < 0], []
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["known to no node that lives", "deleted"])
+async def test_a_topic_that_was_just_created_is_not_named(deleted: bool, tmp_path: Path) -> None:
+    history, store = History(3), FolderStore(tmp_path)
+    history.run(40)
+    manifest = (await history.backup(store)).manifest
+    restorer = Restorer(Forgetful(manifest.backup, for_ever=deleted), store, manifest)  # type: ignore[arg-type]
+    if deleted:
+        with pytest.raises(HapaxError, match=r"does not name the topic 'a', which this restore has created"):
+            await restorer.restore()
+    else:
+        with pytest.raises(AttributeError, match="import_"):  # the next step
+            await restorer.restore()
+        assert {*restorer._ids} >= {"a", "b"}

@@ -161,6 +161,17 @@ async def test_a_batch_that_no_request_could_have_brought_is_refused(restoring: 
     assert restoring.context.import_parts.reserved == 0
 
 
+async def test_a_follower_keeps_nothing_of_what_it_refuses(restoring: Harness) -> None:
+    """Neither parts, whose room others need, nor the beginning of its log, which is its leader's."""
+    restoring.replica.resign()
+    for position, size in ((0, 0), (0, 1000)):
+        with pytest.raises(Refusal) as refusal:
+            await import_batches(restoring.replica, 40, bytearray(100), position, size)
+        assert refusal.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert restoring.context.import_parts.reserved == 0
+    assert restoring.replica.machine.log_end_offset == 0
+
+
 async def test_parts_of_a_restore_that_was_given_up_are_let_go(restoring: Harness) -> None:
     data = stored(0, 3)
     await part(restoring, data, 0, 40)
