@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import multiprocessing
+import os
 import uuid
 from collections import Counter
 from typing import Protocol
@@ -165,6 +166,31 @@ class NativeSuite:
             found = await consumer.poll(5000)
         assert values(found) == [b"1", b"2", b"3", b"4"]
         assert (found[2].key, found[2].timestamp_ms, list(found[2].headers)) == (b"k", 7, [("h", b"v")])
+
+    async def test_a_block_tells_of_a_failed_record_that_nothing_else_tells_of(self, on: Cluster) -> None:
+        topic = await on.topic(1)
+        async with Admin(on.settings) as admin:
+            await admin.alter_topic_config(topic, {"max.message.bytes": "1000"})
+        refused = os.urandom(5000)
+        with pytest.raises(HapaxError, match="MESSAGE_TOO_LARGE"):
+            async with on.producer() as producer:
+                await producer.send_unreported(topic, refused)
+        with pytest.raises(ZeroDivisionError):
+            async with on.producer() as producer:
+                await producer.send_unreported(topic, refused)
+                raise ZeroDivisionError
+        async with on.producer() as producer:
+            told = await producer.send(topic, refused)
+        with pytest.raises(HapaxError, match="MESSAGE_TOO_LARGE"):
+            await told
+        async with on.producer() as producer:
+            await producer.send_unreported(topic, refused)
+            with pytest.raises(HapaxError, match="MESSAGE_TOO_LARGE"):
+                await producer.flush()
+        async with on.producer(transactional_id=unique("x")) as producer:
+            producer.begin()
+            await producer.send_unreported(topic, refused)
+        assert await on.read(topic) == []
 
     async def test_keys_go_where_kafkas_own_client_sends_them(self, on: Cluster) -> None:
         topic = await on.topic(7)

@@ -126,4 +126,29 @@ MUTANTS = (
         "_PASSING: Final = frozenset(TRANSIENT) | {\n",
         STEPS,
     ),
+    Mutant(
+        "polls that fail at once leave no turn to anything else", ORIGIN, "client/processor.py",
+        "                await asyncio.sleep(0)  # neither",
+        "                pass  # neither",
+        (unit("client/test_processor.py"),),
+    ),
+    Mutant(
+        "an instance that was idle for long fences its successor", ORIGIN, "client/processor.py",
+        "                if await self.producer._has_expired():\n",
+        "                if True:\n",
+        (unit("client/test_processor.py"),),
+    ),
+    Mutant(
+        "an id that expired while nothing came ends the processor", ORIGIN, "client/processor.py",
+        "        if error.code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:\n",
+        "        if False:\n",
+        (unit("client/test_processor.py"),),
+    ),
+    Mutant(
+        "a block ends as if a record that nothing tells of had been written", "docs/client.md, Write",
+        "client/producer.py",
+        "            lost = None if self._id is not None else self._engine.unreported\n",
+        "            lost = None\n",
+        (unit("client/test_closing_a_producer.py"),),
+    ),
 )

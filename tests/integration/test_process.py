@@ -329,6 +329,28 @@ async def test_a_second_processor_with_the_same_id_fences_the_first(world: World
     await world.check()
 
 
+async def test_an_id_that_has_expired_while_nothing_came_is_initialised_again(tmp_path: Path) -> None:
+    cluster = start_cluster(tmp_path, settings=[
+        *FAST, "transactional.id.expiration.ms=500", "transaction.remove.expired.transaction.cleanup.interval.ms=100"])
+    try:
+        async with World(cluster.bootstrap) as world, Admin(world.settings) as admin:
+
+            async def has_expired() -> bool:
+                return not await admin.list_transactions()
+
+            await world.prepare(20)
+            processor = world.processor()
+            async with world.running(processor) as tasks:
+                for _ in range(2):
+                    await world.done(*tasks)
+                    await until(has_expired, "expiry")
+                    await world.send(20)
+                await world.done(*tasks)
+            await world.check()
+    finally:
+        end_cluster(cluster)
+
+
 async def test_an_aborted_first_batch_is_not_skipped_by_a_start_at_the_end(world: World) -> None:
     """Without a committed offset, `latest` means the end of the log, beyond what was read."""
     await world.prepare(0, partitions=1)

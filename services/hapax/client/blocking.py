@@ -41,6 +41,9 @@ from hapax.runtime.metrics import Metrics
 class _Startable(Protocol):
     async def start(self) -> Any: ...
     async def close(self) -> None: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 P = ParamSpec("P")
@@ -128,7 +131,7 @@ class _Client(Generic[Inner]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        _background.run(self._inner.__aexit__(kind, error, trace))
 
 
 def _waits(

@@ -91,6 +91,8 @@ class Engine:
         self.metrics.observe(BUFFERED_BYTES, lambda: options["buffer.memory"] - self.accumulator.room_left)
         self.failure: HapaxError | None = None
         """The first failed delivery that no call has raised yet."""
+        self.unreported: HapaxError | None = None
+        """As `failure`, of records whose failure no future tells."""
         self.closed = False
         self._id = transactional_id
         self._linger_ms: int = options["linger.ms"]
@@ -369,12 +371,17 @@ class Engine:
         for batch in self.accumulator.drop_open():
             self.settle(batch, error)
 
+    def forget_failure(self) -> None:
+        self.failure = self.unreported = None
+
     def settle(self, content: OpenBatch, error: HapaxError) -> None:
         """Fails all records of a batch."""
         self.accumulator.free(content.bytes)
         self.counts.errors.value += content.records
         if self.failure is None or isinstance(self.failure, ConditionFailedError):  # that one's caller waits for it
             self.failure = error
+        if self.unreported is None and (not content.deliveries or None in content.deliveries):
+            self.unreported = error
         for delivery in content.deliveries:
             if delivery is not None and not delivery.done():
                 delivery.set_exception(error)

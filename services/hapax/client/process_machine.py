@@ -65,7 +65,8 @@ class Kind(Enum):
     REFUSED = auto()
     """The transaction cannot commit, because the cluster refuses one of its records."""
     TIMED_OUT = auto()
-    """The cluster has aborted the transaction, because it took too long. The producer is of no use any more."""
+    """The cluster has aborted the transaction, because it took too long, or has forgotten the transactional id, because
+    it was not used for long. The producer is of no use any more."""
     FATAL = auto()
 
 

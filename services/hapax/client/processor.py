@@ -271,14 +271,15 @@ class Processor:
             try:
                 await self._carry_out(action)
             except HapaxError as error:
-                self._failed(action, error)
+                await self._failed(action, error)
+                await asyncio.sleep(0)  # neither the failure nor the pause after it need have waited
             if supervision.is_asked_to_end():  # and the action, or the function, has not passed it on
                 raise asyncio.CancelledError
         if action.error is not None:
             raise action.error
 
-    def _failed(self, action: Action, error: HapaxError) -> None:
-        kind = kind_of(error)
+    async def _failed(self, action: Action, error: HapaxError) -> None:
+        kind = await self._kind_of(error)
         if isinstance(action, Collect) and isinstance(error, MembershipLostError):
             kind = Kind.UNKNOWN  # the next poll joins again
         log.info("processing: %s: %s", type(action).__name__.lower(), error)
@@ -286,6 +287,16 @@ class Processor:
         self._machine.failed(kind, error, self._now())
         if self._machine.aborts > before:
             self._counts.transactions.labels("aborted").value += 1
+
+    async def _kind_of(self, error: HapaxError) -> Kind:
+        if error.code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+            try:
+                if await self.producer._has_expired():
+                    return Kind.TIMED_OUT
+            except RetriableError as another:
+                log.info("processing: whether the transactional id has expired is not known yet: %s", another)
+                return Kind.UNKNOWN
+        return kind_of(error)
 
     async def _carry_out(self, action: Action) -> None:
         machine = self._machine

@@ -26,6 +26,7 @@ from hapax.client.errors import (
     HapaxError,
     RetriableError,
     WrongState,
+    from_code,
 )
 from hapax.client.metadata import Topic
 from hapax.client.partitioner import partition_of
@@ -42,6 +43,7 @@ from hapax.core.types import PartitionIndex, ProducerEpoch, ProducerId, TopicPar
 from hapax.core.types import Sequence as SequenceNumber
 from hapax.runtime import supervision
 from hapax.runtime.metrics import Metrics
+from hapax.wire import messages
 from hapax.wire.conditions import scope_of
 
 log = logging.getLogger("hapax.client")
@@ -147,17 +149,26 @@ class Producer:
 
     async def close(self) -> None:
         """Sends all waiting records (but aborts an open transaction; a prepared one stays open), then disconnects, even
-        if this call is cancelled. Never raises for failed records: their futures and `flush()` report those."""
+        if this call is cancelled. Raises, after that, the failure of a record without a delivery report
+        (`send_unreported`, `send_batch`) that no `flush()` has raised: nothing else would tell of it. Never raises for
+        records with a future, which tells of their failure, or in a transaction, which is not committed then. A `with`
+        block that raises keeps its own error."""
         if self._engine.closed or not self._started:
             return
+        lost: HapaxError | None = None
         try:
             if self._machine.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
                 await self.abort()
-            await self.flush()
+            self._send_now()
+            await self._engine.flushed()
+            lost = None if self._id is not None else self._engine.unreported
+            self.check()
         except HapaxError as error:
             log.warning("closing with a failure: %s", error)
         finally:
             await self._engine.stop()
+        if lost is not None:
+            raise lost
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -165,7 +176,11 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        try:
+            await self.close()
+        except HapaxError:
+            if kind is None:
+                raise
 
     @property
     def state(self) -> State:
@@ -184,6 +199,23 @@ class Producer:
         return StartFrom(
             machine.identity.producer_id, machine.identity.epoch, machine.next_sequences(), machine.options.leased
         )
+
+    async def _has_expired(self) -> bool:
+        """Whether the cluster has forgotten the transactional id (`transactional.id.expiration.ms`). If it has not, and
+        refuses this producer, another instance has taken the id. Raises HapaxError."""
+        name = self._id
+        assert name is not None
+
+        async def attempt() -> bool:
+            peer = await self._cluster.coordinator_peer("transaction", name)
+            answer = await peer.call(messages.DescribeTransactionsRequest(transactional_ids=[name]))
+            code = answer.transaction_states[0].error_code
+            if code not in (ErrorCode.NONE, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND):
+                self._cluster.forget_coordinator("transaction", name)
+                raise from_code(code, f"describing transaction {name!r}")
+            return bool(code)
+
+        return await self._cluster.within(self._options["max.block.ms"], "describing a transaction", attempt)
 
     # --- records ----------------------------------------------------------------------------------------------
 
@@ -216,7 +248,8 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Sequence[Header] = (),
     ) -> None:
-        """`send` without a delivery report, which costs less. `flush` and `commit` raise if the record failed."""
+        """`send` without a delivery report, which costs less. `flush`, `commit` and `close` raise if the record
+        failed."""
         await self._accept(False, topic, value, key, partition, timestamp_ms, headers)
 
     async def send_and_wait(
@@ -306,14 +339,18 @@ class Producer:
 
     async def flush(self) -> None:
         """Sends everything now and waits for the outcomes. Raises the first failure since the last flush."""
-        self._engine.close_all()
-        self._engine.pump()
+        self._send_now()
         await self._engine.flushed()
         self.check()
 
+    def _send_now(self) -> None:
+        self._engine.close_all()
+        self._engine.pump()
+
     def check(self) -> None:
         """Raises the first failure since the last flush. Does not wait."""
-        failure, self._engine.failure = self._engine.failure, None
+        failure = self._engine.failure
+        self._engine.forget_failure()
         if failure is not None:
             raise failure
 
@@ -325,7 +362,8 @@ class Producer:
         self._engine.pump()  # who waits for the last transaction's outcome gets it first
         with self._worded():
             self._machine.begin()
-        self._engine.failure = self._engine.outcome = self._engine.conflict = None
+        self._engine.forget_failure()
+        self._engine.outcome = self._engine.conflict = None
 
     async def commit(self, token: CommitToken | None = None) -> Committed:
         """Sends all waiting records, then makes the whole transaction visible at once.
@@ -359,10 +397,10 @@ class Producer:
                 self._machine.abort()
             engine.drop_open(AbortableError("the transaction was aborted before the record was sent"))
             if engine.end(commit=False):
-                engine.failure = None
+                engine.forget_failure()
                 return
         await self._end("aborting")
-        engine.failure = None
+        engine.forget_failure()
 
     @property
     def prepared(self) -> PreparedTransaction | None:

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from hapax.client.errors import RetriableError, SettingsError
-from hapax.client.process_machine import Write
+from hapax.client.errors import FatalError, RetriableError, SettingsError
+from hapax.client.process_machine import Kind, Write
 from hapax.client.process_records import Failed, NewRecord, dead_letter
 from hapax.client.processor import Processor, asynchronous_caller, call_each
 from hapax.client.records import Record
+from hapax.core.errors import ErrorCode
 
 
 def records(count: int) -> list[Record]:
@@ -134,12 +135,50 @@ async def test_the_end_of_a_stop_between_two_actions_is_not_missed() -> None:
         await stopping._carry_on()
 
 
+async def test_a_poll_that_fails_at_once_leaves_the_loop_to_others_without_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a stop would never be heard of."""
+    polls = 0
+
+    async def poll(timeout_ms: int, limit: int) -> list[Record]:
+        nonlocal polls
+        polls += 1
+        if polls == 1:
+            asyncio.get_running_loop().call_soon(failing.stop)
+        if polls > 100:
+            raise SystemError("nothing else was done meanwhile")
+        raise RetriableError("no leader")
+
+    failing = fed(lambda record: None, monkeypatch, settings={"retry.backoff.ms": 0})
+    monkeypatch.setattr(failing.consumer, "poll", poll)
+    await asyncio.wait_for(failing.run(), 10)
+
+
+@pytest.mark.parametrize("expired", [True, False, None], ids=["expired", "another's now", "not known"])
+async def test_only_an_id_that_nobody_has_is_initialised_again(
+    expired: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an instance that was idle for long would fence its successor."""
+
+    async def has_expired() -> bool:
+        if expired is None:
+            raise RetriableError("the coordinator moves")
+        return expired
+
+    refused = fed(lambda record: None, monkeypatch)
+    monkeypatch.setattr(refused.producer, "_has_expired", has_expired)
+    kind = await refused._kind_of(FatalError("no such id", code=ErrorCode.INVALID_PRODUCER_ID_MAPPING))
+    assert kind is {True: Kind.TIMED_OUT, False: Kind.FATAL, None: Kind.UNKNOWN}[expired]
+
+
 # --- cancellations --------------------------------------------------------------------------------------------
 
 
 def fed(function: Callable[[Record], Any], monkeypatch: pytest.MonkeyPatch, **options: Any) -> Processor:
     """A processor that gets one record with each poll, and whose transactions always succeed."""
-    made = Processor("in", function, settings={"bootstrap.servers": "127.0.0.1:1"}, group="g", batch_ms=0, **options)
+    settings = {"bootstrap.servers": "127.0.0.1:1", **options.pop("settings", {})}
+    made = Processor("in", function, settings=settings, group="g", batch_ms=0, **options)
     offsets = itertools.count()
 
     async def start() -> None:
