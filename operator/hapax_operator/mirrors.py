@@ -227,8 +227,8 @@ class MirrorReconciler:
     # --- resources
 
     async def _refresh(self, ref: Ref) -> None:
-        body = await self._api.get(ref)
         known = self._all.get(ref)
+        body = await self._api.get(ref)
         if body is not None:
             self._answered(body)
         elif known is not None:

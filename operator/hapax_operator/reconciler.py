@@ -171,6 +171,8 @@ class Reconciler:
         ran has no deletion event, so it is forgotten here."""
         former = self.resources.put(resource)
         if former is None or _outline(former) != _outline(resource):
+            # The look at another resource may have found it, and no list then shows that a watch has missed it.
+            self._queue.add(_key(resource))
             for job in self._jobs_beside(resource):
                 self._queue.add(job.meta.ref)
         if former is None:
@@ -362,8 +364,8 @@ class Reconciler:
 
     async def _refresh(self, ref: Ref) -> None:
         """Reads the resource again. If it is gone, does what the watch's deletion event would do later."""
+        known = self.resources.get(ref)  # before: the answer says nothing of one that the watch reports meanwhile
         body = await self._api.get(ref)
-        known = self.resources.get(ref)
         if body is not None:
             self._answered(read(ref.plural, body, self._policy))
         elif known is not None:

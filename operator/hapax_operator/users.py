@@ -312,8 +312,8 @@ class UserReconciler:
                       key=lambda each: each.meta.age)
 
     async def _refresh(self, ref: Ref) -> None:
-        body = await self._api.get(ref)
         known = self._all.get(ref)
+        body = await self._api.get(ref)
         if body is not None:
             self._answered(body)
         elif known is not None:

@@ -20,6 +20,11 @@ MUTANTS = (
         (_PROCESS,),
     ),
     Mutant(
+        "what fails while a process ends is forgotten", "a fault is never taken for success", "runtime/lingering.py",
+        "        self.fault = self.fault or reason\n", "        self.fault = \"\"\n",
+        (_PROCESS,),
+    ),
+    Mutant(
         "a second signal during the drain does not count", "an end is not delayed", "runtime/lingering.py",
         "        if self._now.is_set() or seconds <= 0", "        self._now.clear()\n        if seconds <= 0",
         (_PROCESS,),

@@ -96,6 +96,20 @@ MUTANTS = (
         (MAKING,),
     ),
     Mutant(
+        "an answer from before a resource was made ends it", "a resource waits for nothing but its next event",
+        OPERATOR + "reconciler.py",
+        "meanwhile\n        body = await self._api.get(ref)\n",
+        "meanwhile\n        body = await self._api.get(ref)\n        known = self.resources.get(ref)\n",
+        (RECONCILER,),
+    ),
+    Mutant(
+        "what the look at another resource found is not looked at", "a resource waits for nothing but its next event",
+        OPERATOR + "reconciler.py",
+        "            self._queue.add(_key(resource))\n            for job",
+        "            for job",
+        (RECONCILER,),
+    ),
+    Mutant(
         "a topic that a controller of the former release created is not its resource's", EXISTS,
         OPERATOR + "reconciler.py",
         "        return replace(seen, made_by=self._maker.made_for(seen.topic_id))\n",

@@ -38,14 +38,18 @@ class HandsOver(Protocol):
 
 
 class Ending:
-    """Called with the reason why the process must end, empty if it was asked to. The first call counts. Any further one
-    ends a process that lingers at once."""
+    """Called with the reason why the process must end, empty if it was asked to. The first call ends it. Any further
+    one ends a process that lingers at once."""
 
     def __init__(self) -> None:
         self.reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Of the first call."""
+        self.fault = ""
+        """The first reason that is not empty: a disk may fail while the process ends because it was asked to."""
         self._now = asyncio.Event()
 
     def __call__(self, reason: str) -> None:
+        self.fault = self.fault or reason
         if self.reason.done():
             self._now.set()
         else:

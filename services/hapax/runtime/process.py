@@ -1,7 +1,7 @@
 """The process around every service: settings, ports, health, signals and a clean stop.
 
 A service's `main.py` calls `run(argv, "pid", start)`. Exit codes: 0 after SIGTERM or SIGINT; 1 when the service cannot
-continue (one log line says why); 2 for bad settings.
+continue, or something fails while it ends (one log line says why); 2 for bad settings.
 """
 
 from __future__ import annotations
@@ -127,14 +127,13 @@ async def _serve(settings: Settings, role: Role | Literal["admin"], start: Start
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             await supervision.end(starting)
-            return _ended(ends.reason.result())
+            return _ended(ends.fault)
         service = starting.result()
-        reason = await ends.reason
-        if not reason:
+        if not await ends.reason:
             await _within(service.drain(), settings.drain_timeout_ms / 1000, "drain")
             await ends.linger(service, settings.shutdown_linger_ms / 1000)
         await _within(service.close(), _CLOSE_TIMEOUT_S, "close")
-        return _ended(reason)
+        return _ended(ends.fault)
     except SettingsError as error:
         log.error(f"bad settings: {error}")
         return 2

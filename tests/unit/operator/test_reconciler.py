@@ -101,8 +101,8 @@ async def test_an_answer_that_is_older_than_what_the_watch_told_changes_nothing(
         assert [each.partitions for each in made.resources.claimants("orders")] == [4], "the store was restored"
 
 
-def loader(uid: str) -> dict[str, Any]:
-    return {**body(uid), "spec": {"transactionalId": "loader"}}
+def loader(uid: str, **spec: Any) -> dict[str, Any]:
+    return {**body(uid), "spec": {"transactionalId": "loader", **spec}}
 
 
 async def queued(made: Reconciler) -> set[Any]:
@@ -110,6 +110,35 @@ async def queued(made: Reconciler) -> set[Any]:
     for key in keys:
         made._queue.done(key)
     return keys
+
+
+@pytest.mark.parametrize("before", [[], ["1"]])
+async def test_an_answer_from_before_a_resource_was_made_does_not_end_it(before: list[str]) -> None:
+    """A SparkJob's look asks for its producer while that is being made. The watch tells of it once."""
+    class Late(Api):
+        async def get(self, ref: Ref) -> Mapping[str, Any] | None:
+            made.seen(PRODUCERS, loader("2"))
+            return await super().get(ref)
+
+    async with reconciler(Late(None)) as made:
+        for uid in before:
+            made.seen(PRODUCERS, loader(uid))
+        await made._refresh(LOADER)
+        known = made.resources.get(LOADER)
+        assert known is not None and known.meta.uid == "2"
+        assert LOADER in await queued(made)
+
+
+async def test_a_resource_that_the_look_at_another_finds_is_looked_at_itself() -> None:
+    """Else it would wait for the watch, and no list would show that the watch has missed it."""
+    async with reconciler(Api(loader("1"))) as made:
+        await made._refresh(LOADER)
+        assert await queued(made) == {LOADER}
+        await made._refresh(LOADER)
+        assert await queued(made) == set()
+        made._api = Api(loader("1", fence=1) | {"metadata": {**loader("1")["metadata"], "generation": 2}})
+        await made._refresh(LOADER)
+        assert await queued(made) == {LOADER}
 
 
 @pytest.mark.parametrize("found", [None, loader("2")])

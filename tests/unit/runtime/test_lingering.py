@@ -63,7 +63,7 @@ def test_a_second_signal_or_a_fault_ends_what_lingers(second: str) -> None:
         ending("")
         asyncio.get_running_loop().call_later(5, ending, second)
         await ending.linger(Drained(), LONG_S)
-        assert ending.reason.result() == ""
+        assert (ending.reason.result(), ending.fault) == ("", second)
 
     assert took(history) == 5.0
 
