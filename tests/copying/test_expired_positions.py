@@ -12,6 +12,7 @@ from hapax.client import Admin, Consumer, Producer
 from hapax.copy.saved import SavedPositions
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.local.cluster import LocalCluster
+from integration.waiting import until
 
 
 @pytest.mark.parametrize("how", [{}, {"into_existing": True}, {"by_key": True}, {"groups": "none"}])
@@ -72,6 +73,7 @@ async def test_a_record_that_is_no_position(both: LocalCluster, topic: str) -> N
         await producer.send_and_wait(
             f"hapax-copy.{topic}.positions", b"later", f"{PREFIX}{topic}/0".encode(), partition=0)
     found = (await copy_once(both.bootstrap, topic, into_existing=True))[f"{topic}-0"]
+    assert f"topic 'hapax-copy.{topic}.positions' on the target has a position for it" in found.trouble
     assert "is not of hapax copy: 'later'" in found.trouble
     assert len((await read_all(both.bootstrap, PREFIX + topic))[0]) == 3
 
@@ -85,7 +87,7 @@ async def test_the_topic_of_positions_is_deleted_meanwhile(both: LocalCluster, t
         await write(both.bootstrap, topic, 3, first=3)
         await copied(both.bootstrap, topic, 7)
         async with Consumer({"bootstrap.servers": both.bootstrap, "isolation.level": "read_committed"}) as reader:
-            found = await SavedPositions(f"hapax-copy.{topic}.positions", admin, reader).read()
+            found = (await SavedPositions(f"hapax-copy.{topic}.positions", admin, reader).read()).positions
     assert found[TopicPartition(PREFIX + topic, PartitionIndex(0))].offset == 6
     assert len((await read_all(both.bootstrap, PREFIX + topic))[0]) == 6
 
@@ -100,6 +102,49 @@ async def test_the_topic_of_positions_refuses_them(both: LocalCluster, topic: st
         found = (await copy_once(both.bootstrap, topic))[f"{topic}-0"]
     assert found.records == 0 and f"{own}-0 on the target" in found.trouble
     assert await read_all(both.bootstrap, PREFIX + topic) == {0: []}
+
+
+@pytest.mark.parametrize("how", [{"into_existing": True}, {"by_key": True}, {}])
+async def test_positions_are_saved_again_in_a_topic_that_was_made_again(
+    both: LocalCluster, topic: str, how: dict[str, object]
+) -> None:
+    """Also those of partitions to which nothing is written any more."""
+    await make_topic(both.bootstrap, topic, 2)
+    for partition in (0, 1):
+        await write(both.bootstrap, topic, 3, partition)
+    await copy_once(both.bootstrap, topic, **how)
+    async with Admin({"bootstrap.servers": both.bootstrap}) as admin:
+        await admin.delete_topics([f"hapax-copy.{topic}.positions"])
+    await write(both.bootstrap, topic, 1, first=3)
+    await copy_once(both.bootstrap, topic, **how)
+    await delete_positions(both.bootstrap, topic)
+    found = await copy_once(both.bootstrap, topic, **how)
+    assert [(each.records, each.trouble) for each in found.values()] == [(0, ""), (0, "")]
+    assert sum(map(len, (await read_all(both.bootstrap, PREFIX + topic)).values())) == 7
+
+
+async def test_a_following_copy_saves_all_its_positions_again(both: LocalCluster, topic: str) -> None:
+    """Nothing is written to the second partition, and nobody else begins to copy."""
+    own = f"hapax-copy.{topic}.positions"
+    await make_topic(both.bootstrap, topic, 2)
+    for partition in (0, 1):
+        await write(both.bootstrap, topic, 3, partition)
+    async with following(both.bootstrap, topic), Admin({"bootstrap.servers": both.bootstrap}) as admin, Consumer(
+        {"bootstrap.servers": both.bootstrap, "isolation.level": "read_committed"}
+    ) as reader:
+        saved = SavedPositions(own, admin, reader)
+        for partition in (0, 1):
+            await copied(both.bootstrap, topic, 3, partition)
+        await admin.delete_topics([own])
+
+        async def are_there() -> bool:
+            return await is_there(admin, own) and len((await saved.read()).positions) == 2
+
+        await until(are_there, "both positions")
+
+
+async def is_there(admin: Admin, topic: str) -> bool:
+    return bool(await admin.list_topics([topic]))
 
 
 async def delete_positions(bootstrap: str, topic: str) -> None:

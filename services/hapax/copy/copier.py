@@ -269,6 +269,9 @@ class Copier:
             if self._made_again:
                 self._made_again = False
                 self._shares.read_positions_again()
+            if self._saved.is_new:
+                self._saved.is_new = False
+                self._shares.save_again()
             self._shares.admit_soon()
             await self._look_at_readings()
             try:
@@ -368,7 +371,7 @@ class Copier:
             held.data is not None for share, count in taken.items()
             for held, _ in zip(readings[share].held, range(count), strict=False))
         unclaimed = [share for share in readings if share in self._shares.unclaimed]
-        if not with_data and not unclaimed:
+        if not with_data and not unclaimed and not self._shares.unread:
             if not taken:
                 self._empty_since = -1
                 return False
@@ -425,7 +428,8 @@ class Copier:
                     f"the records from offset {reading.position} of the source on cannot be decoded: {refusal}",
                     code=ErrorCode.CORRUPT_MESSAGE)) from refusal
             after[share] = held[-1].header.next_offset, held[-1].header.leader_epoch
-        positions = {}
+        unread = dict(self._shares.unread)
+        positions = {**unread}
         for share in (*after, *unclaimed):
             reading = readings[share]
             positions[share] = self._position(
@@ -445,6 +449,9 @@ class Copier:
         self.metrics.transactions.value += 1
         for share in unclaimed:
             del self._shares.unclaimed[share]
+        for share, position in unread.items():
+            if self._shares.unread.get(share) == position:
+                del self._shares.unread[share]
         for share, (records, size) in load.sizes.items():
             self._shares.count(share).add(records, size)
         for share, (offset, epoch) in after.items():

@@ -18,21 +18,25 @@ _HIDDEN_ATTEMPTS: Final = 100
 _HIDDEN_S: Final = 0.05
 
 
+class HiddenError(RetriableError):
+    """An open transaction hides the rest."""
+
+
 async def records_of(
-    target: Admin, reader: Consumer, partition: TopicPartition
+    target: Admin, reader: Consumer, partition: TopicPartition, *, attempts: int = _HIDDEN_ATTEMPTS
 ) -> AsyncIterator[tuple[bytes | None, bytes | None]]:
-    """Key and value of each record up to the present high watermark. `reader`: read_committed. Raises HapaxError;
-    RetriableError while an open transaction hides a part of it."""
+    """Key and value of each record up to the present high watermark. `reader`: read_committed. `attempts`: to read what
+    an open transaction hides, 50 ms apart. Raises HapaxError."""
     offsets = (await target.listed_offsets([partition]))[partition]
-    offset, attempts = offsets.first, 0
+    offset, tried = offsets.first, 0
     while offset < offsets.high_watermark:
         fetched = await reader.fetch(partition, offset)
         if not fetched.data:
             if fetched.last_stable >= offsets.high_watermark:
                 break
-            attempts += 1
-            if attempts > _HIDDEN_ATTEMPTS:
-                raise RetriableError(
+            tried += 1
+            if tried > attempts:
+                raise HiddenError(
                     f"{partition.topic}-{partition.partition} on the target has an open transaction from offset"
                     f" {fetched.last_stable} on; another process of this copy commits it, or it times out",
                     code=ErrorCode.UNSTABLE_OFFSET_COMMIT)

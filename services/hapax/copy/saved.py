@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, NamedTuple
 
 from hapax.client.admin import Admin, NewTopic
 from hapax.client.consumer import Consumer
 from hapax.client.coordination import OffsetAndMetadata
 from hapax.client.errors import FatalError
 from hapax.codec.records import RecordBatchBuilder
-from hapax.copy.own_topic import records_of
+from hapax.copy.own_topic import HiddenError, records_of
 from hapax.copy.writer import Batch
+from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 
 log = logging.getLogger("hapax.copy")
@@ -26,6 +28,16 @@ _POLICY: Final = {"cleanup.policy": "compact"}
 _CONFIG: Final = {**_POLICY, "segment.bytes": str(16 << 20)}
 """Small segments: the last one is not compacted, and all of it is read."""
 _BATCH_BYTES: Final = 256 << 10
+_RIGHTS: Final = "The copy's user needs Read, Write and Create on it: grant what is missing"
+_ATTEMPTS: Final = 20
+"""To read what an open transaction hides."""
+
+
+class Saved(NamedTuple):
+    positions: dict[TopicPartition, OffsetAndMetadata]
+    """By share."""
+    hidden: HiddenError | None
+    """Why these are not all, and perhaps not the last ones."""
 
 
 class SavedPositions:
@@ -36,20 +48,35 @@ class SavedPositions:
         self._replication_factor = replication_factor
         self._looked_at = ""
         """Id of the topic whose configuration was looked at."""
+        self.is_new = False
+        """The topic may have been made again since this was last set to False, and lack positions."""
         self._target = target
         self._reader = reader
         self._partition = TopicPartition(self.topic, PartitionIndex(0))
+
+    @contextmanager
+    def _worded(self) -> Iterator[None]:
+        try:
+            yield
+        except FatalError as error:
+            raise FatalError(
+                f"topic {self.topic!r} on the target, which has the copy's positions, cannot be used: {error.message}",
+                code=error.code, advice=_RIGHTS if error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED else error.advice,
+            ) from error
 
     async def prepare(self) -> None:
         """Creates the topic where it is missing. One that a broker has created (auto.create.topics.enable), or somebody
         else, may delete positions by their age: it becomes a compacted one. Raises HapaxError."""
         found = await self._target.list_topics([self.topic])
         if not found:
-            await self._target.create_topics(
-                [NewTopic(self.topic, 1, self._replication_factor, _CONFIG)], exist_ok=True)
+            with self._worded():
+                await self._target.create_topics(
+                    [NewTopic(self.topic, 1, self._replication_factor, _CONFIG)], exist_ok=True)
+            self.is_new = True
         elif found[0].topic_id != self._looked_at:
             await self._compact()
             self._looked_at = found[0].topic_id
+            self.is_new = True
 
     async def _compact(self) -> None:
         try:
@@ -62,20 +89,25 @@ class SavedPositions:
             log.warning("positions expire unless topic %r on the target has cleanup.policy=compact, which could not be"
                         " seen to: %s", self.topic, error)
 
-    async def read(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """By share. Of a record that cannot be read, the metadata are its text. Raises HapaxError; RetriableError while
-        an open transaction hides a part of it."""
+    async def read(self) -> Saved:
+        """Of a record that cannot be read, the metadata are its text. Creates the topic where it is missing. Raises
+        HapaxError."""
         found: dict[TopicPartition, OffsetAndMetadata] = {}
-        async for key, value in records_of(self._target, self._reader, self._partition):
-            topic, _, partition = (key or b"").decode(errors="replace").rpartition("/")
-            if not partition.isdecimal():
-                continue  # no position of a share
-            share = TopicPartition(topic, PartitionIndex(int(partition)))
-            if value is None:
-                found.pop(share, None)
-            else:
-                found[share] = _decoded(value)
-        return found
+        await self.prepare()
+        try:
+            with self._worded():
+                async for key, value in records_of(self._target, self._reader, self._partition, attempts=_ATTEMPTS):
+                    topic, _, partition = (key or b"").decode(errors="replace").rpartition("/")
+                    if not partition.isdecimal():
+                        continue  # no position of a share
+                    share = TopicPartition(topic, PartitionIndex(int(partition)))
+                    if value is None:
+                        found.pop(share, None)
+                    else:
+                        found[share] = _decoded(value)
+        except HiddenError as error:
+            return Saved(found, error)
+        return Saved(found, None)
 
     def batches(self, positions: Mapping[TopicPartition, OffsetAndMetadata], now_ms: int) -> list[Batch]:
         """What has to be written in the transaction that commits these positions, by share."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from hapax.client.coordination import OffsetAndMetadata
-from hapax.client.errors import HapaxError, RetriableError, from_code
+from hapax.client.errors import FatalError, HapaxError, RetriableError, from_code
 from hapax.client.metadata import Topic
 from hapax.client.offsets import PartitionOffsets
 from hapax.copy.clients import Clients
@@ -27,13 +27,13 @@ from hapax.copy.settings import CopySettings
 from hapax.copy.topics import Topics, id_of
 from hapax.core.copy.position import (
     NO_EPOCH,
+    Chosen,
     Kind,
     Position,
     Source,
     Trouble,
-    is_half_former,
-    is_known_to_be_of,
-    is_of_former,
+    choose,
+    is_of_a_copy,
     judge,
 )
 from hapax.core.copy.topics import Wanted
@@ -65,6 +65,17 @@ class _Start(NamedTuple):
     reads: bool
 
 
+class Known(NamedTuple):
+    """How far a share is copied."""
+
+    chosen: Chosen
+    """Which place has told it."""
+    position: OffsetAndMetadata | None
+    """None: nothing was copied."""
+    unclaimed: bool
+    """Not both places have it."""
+
+
 class TargetIds(NamedTuple):
     """Ids of topics on the target; empty: unknown."""
 
@@ -94,7 +105,13 @@ class Shares:
         self.troubles: dict[TopicPartition, tuple[Trouble, int]] = {}
         """Of owned shares that are not copied, with the time of the next attempt."""
         self.unclaimed: dict[TopicPartition, bool] = {}
-        """Shares that are read and have no committed position, and whether nothing was copied of them before."""
+        """Shares that are read, and whose position is to be committed because the group or the copy's own topic does
+        not have it. True: nothing was copied of them before."""
+        self.unread: dict[TopicPartition, OffsetAndMetadata] = {}
+        """Of shares in trouble: positions that are to be committed for the same reason."""
+        self._compare = True
+        """The copy's own topic may lack positions of shares in trouble. Otherwise it is not read for each of their
+        attempts."""
         self.sources: dict[TopicPartition, TopicPartition] = {}
         """Share -> partition of the source, of the whole copy."""
         self.target_ids: dict[TopicPartition, TargetIds] = {}
@@ -185,6 +202,7 @@ class Shares:
         self.pending.discard(share)
         self.troubles.pop(share, None)
         self.unclaimed.pop(share, None)
+        self.unread.pop(share, None)
         if self._groups is not None:
             self._groups.forget(share)
         source = self.sources.get(share)
@@ -199,6 +217,14 @@ class Shares:
                 self._reader.drop(source)
                 self.pending.add(share)
         self.unclaimed.clear()
+        self._compare = True
+
+    def save_again(self) -> None:
+        """The copy's own topic was made again, and lacks positions."""
+        for share in self.readings():
+            self.unclaimed.setdefault(share, False)
+        self.pending.update(self.owned & self.troubles.keys())
+        self._compare = True
 
     def has_former(self, target_ids: Mapping[str, str]) -> bool:
         """Whether a topic of the target was deleted and made again since its position was read. `target_ids`: by name,
@@ -230,45 +256,34 @@ class Shares:
         All of them begin together: a cut knows nothing of a partition that is not read yet, and would divide the
         transactions that have written to it too."""
         tenures, began = {share: self._tenures[share] for share in shares}, self._clients.reading.now()
+        refuses = Kind.TARGET_REFUSES
         try:
             committed = await self._clients.group.committed(shares)
-            missing = [share for share in shares if share not in committed]
-            saved = await self._saved.read() if missing else {}
-            topics = await self._clients.reading.existing({self.sources[each].topic for each in shares})
+            saved = await self._read_saved(shares, committed)
             ids = await self._target_ids(shares)
+            refuses = Kind.SOURCE_REFUSES
+            topics = await self._clients.reading.existing({self.sources[each].topic for each in shares})
+        except FatalError as error:
+            for share in self.pending.intersection(shares) & self.owned:
+                self.put_in_trouble(share, Trouble(refuses, f"{name_of(self.sources[share])}: {error}"))
+            return
         except HapaxError as error:
             log.warning("positions could not be read, next attempt follows: %s", error)
             await asyncio.sleep(_PAUSE_S)
             return
-        halves = {
-            share for share, known in ids.items() if (position := committed.get(share) or saved.get(share)) is not None
-            and is_half_former(*position[:2], *known)}
-        for share in missing:
-            position = saved.get(share) if share in ids else None
-            if position is not None and is_known_to_be_of(*position[:2], ids[share].share):
-                log.warning(
-                    "%s: group %r has lost its position, which is put back: %d", name_of(share), self._settings.group,
-                    position.offset)
-                committed[share] = position
-        for share, position in list(committed.items()):
-            if share not in halves and share in ids and is_of_former(*position[:2], ids[share].share):
-                log.warning(
-                    "%s was deleted and made again on the target, so it is copied from the beginning", name_of(share))
-                del committed[share]
+        known = {share: self._known(share, committed, saved, ids.get(share)) for share in shares}
         places = asyncio.Semaphore(_LOOK_UPS)
 
         async def beginning(share: TopicPartition) -> _Start | None:
             """None: it is not known yet."""
-            if share in halves:
+            if known[share].chosen is Chosen.HALF:
                 return self._stopped(share, self._half_made_again(share))
             if share not in ids and self.sources[share].topic in topics:
                 log.warning("%s: the target does not show its topic, next attempt follows", name_of(share))
                 return None
             async with places:
                 try:
-                    return await self._look_up(
-                        share, committed.get(share), topics.get(self.sources[share].topic),
-                        unclaimed=share in missing or share not in committed)
+                    return await self._look_up(share, known[share], topics.get(self.sources[share].topic))
                 except (RetriableError, TimeoutError) as error:
                     log.warning(
                         "%s: the position could not be read, next attempt follows: %s", name_of(share),
@@ -292,9 +307,48 @@ class Shares:
                 if start is not None and share in self.owned and share in self.pending:
                     self.target_ids[share] = ids.get(share, TargetIds(""))
                     start.begin()
+                    position = known[share].position
+                    if not start.reads and known[share].unclaimed and position is not None:
+                        self.unread[share] = position
         if waits:
             self._news()  # the others begin now
             await asyncio.sleep(_PAUSE_S)
+
+    async def _read_saved(
+        self, shares: Iterable[TopicPartition], committed: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata] | None:
+        """None: they are not needed. Raises HapaxError."""
+        missing = any(share not in committed for share in shares)
+        if not missing and not self._compare and all(share in self.troubles for share in shares):
+            return None
+        found = await self._saved.read()
+        if found.hidden is None:
+            self._compare = False
+        elif missing:
+            raise found.hidden
+        return found.positions
+
+    def _known(
+        self, share: TopicPartition, committed: Mapping[TopicPartition, OffsetAndMetadata],
+        saved: Mapping[TopicPartition, OffsetAndMetadata] | None, ids: TargetIds | None,
+    ) -> Known:
+        """`saved`: None: not read. `ids`: None: the target does not show the share's topics."""
+        group, own = committed.get(share), None if saved is None else saved.get(share)
+        if ids is None:
+            return Known(Chosen.NONE if group is None else Chosen.GROUP, group, unclaimed=False)
+        chosen = choose(None if group is None else group[:2], None if own is None else own[:2], *ids)
+        if chosen is Chosen.SAVED and own is not None:
+            log.warning(
+                "%s: group %r %s, which is put back: %d", name_of(share), self._settings.group,
+                "has lost its position" if group is None else
+                f"has gone back to an earlier position ({group.offset}) than topic {self._saved.topic!r} has",
+                own.offset)
+        elif chosen is Chosen.NONE and group is not None:
+            log.warning(
+                "%s was deleted and made again on the target, so it is copied from the beginning", name_of(share))
+        position = {Chosen.GROUP: group, Chosen.SAVED: own}.get(chosen)
+        differs = position is None or group != position or (saved is not None and own != position)
+        return Known(chosen, position, differs and (position is None or is_of_a_copy(*position[:2])))
 
     async def _load_groups(self, found: dict[TopicPartition, _Start | None]) -> None:
         """Reads once, for all shares that are to be read, what was copied where. A share of which that cannot be known
@@ -332,11 +386,9 @@ class Shares:
     def _stopped(self, share: TopicPartition, trouble: Trouble) -> _Start:
         return _Start(partial(self.put_in_trouble, share, trouble), reads=False)
 
-    async def _look_up(
-        self, share: TopicPartition, committed: OffsetAndMetadata | None, topic: Topic | None, *, unclaimed: bool
-    ) -> _Start:
-        """`unclaimed`: the group has no position for it. Raises HapaxError, TimeoutError."""
-        source = self.sources[share]
+    async def _look_up(self, share: TopicPartition, known: Known, topic: Topic | None) -> _Start:
+        """Raises HapaxError, TimeoutError."""
+        source, committed = self.sources[share], known.position
         if topic is None or source.partition not in topic.partitions:
             return self._stopped(share, Trouble(
                 Kind.GONE, f"{name_of(source)}: the source does not have it any more. What was copied stays in the"
@@ -349,13 +401,13 @@ class Shares:
                 offset, epoch, trouble = offsets.first, NO_EPOCH, await self._unused(share, name_of(source))
             else:
                 offset = committed.offset
-                epoch, trouble = await self._judged(share, committed, topic, offsets)
+                epoch, trouble = await self._judged(share, committed, topic, offsets, known.chosen)
         skips = trouble is not None and trouble.go_on_at > offset and self._settings.skip_lost
         if trouble is not None and not skips:
             return self._stopped(share, trouble)
         return _Start(partial(
-            self._begin, share, offset, epoch, trouble, topic, offsets, unclaimed=unclaimed, first=committed is None),
-            reads=True)
+            self._begin, share, offset, epoch, trouble, topic, offsets, unclaimed=known.unclaimed,
+            first=committed is None), reads=True)
 
     def _begin(
         self, share: TopicPartition, offset: int, epoch: int, skipped: Trouble | None, topic: Topic,
@@ -368,6 +420,7 @@ class Shares:
             offset = skipped.go_on_at
         self.pending.discard(share)
         self.troubles.pop(share, None)
+        self.unread.pop(share, None)
         if unclaimed:
             self.unclaimed[share] = first
         reading = self._reader.add(self.sources[share], offset, topic.topic_id, epoch)
@@ -376,16 +429,21 @@ class Shares:
         reading.high_watermark, reading.last_stable = offsets.high_watermark, offsets.last_stable
 
     async def _judged(
-        self, share: TopicPartition, committed: OffsetAndMetadata, topic: Topic, offsets: PartitionOffsets
+        self, share: TopicPartition, committed: OffsetAndMetadata, topic: Topic, offsets: PartitionOffsets,
+        chosen: Chosen = Chosen.GROUP,
     ) -> tuple[int, Trouble | None]:
         """(leader epoch of the position, what is wrong with it). `topic`, `offsets`: the source as it is now."""
         source = self.sources[share]
         try:
             position = Position.read(committed.offset, committed.metadata)
         except ValueError as error:
-            return NO_EPOCH, Trouble(
-                Kind.NOT_OURS, f"{name_of(share)}: group {self._settings.group!r} on the target has a committed"
-                f" offset, but {error}. Choose another --name, or delete the group's offsets")
+            where = (
+                f"topic {self._saved.topic!r} on the target has a position for it, but {error}. Copy with the version"
+                " of hapax that has written it, or choose another --name and target topics of its own"
+                if chosen is Chosen.SAVED else
+                f"group {self._settings.group!r} on the target has a committed offset, but {error}. Choose another"
+                " --name, or delete the group's offsets")
+            return NO_EPOCH, Trouble(Kind.NOT_OURS, f"{name_of(share)}: {where}")
         ends = await epoch_ends(
             self._clients.reading, {source: position.epoch} if position.epoch >= 0 else {},
             self._clients.reading.options["default.api.timeout.ms"])

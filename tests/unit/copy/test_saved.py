@@ -36,9 +36,14 @@ async def read(*batches: bytes | bytearray) -> dict[TopicPartition, OffsetAndMet
     async def fetch(partition: TopicPartition, start: int) -> Any:
         return SimpleNamespace(data=bytes(data), aborted=(), last_stable=offset)
 
-    target: Any = SimpleNamespace(listed_offsets=listed)
+    async def list_topics(names: Sequence[str]) -> list[Any]:
+        return [SimpleNamespace(topic_id="")]
+
+    target: Any = SimpleNamespace(listed_offsets=listed, list_topics=list_topics)
     reader: Any = SimpleNamespace(fetch=fetch)
-    return await SavedPositions("own", target, reader).read()
+    found = await SavedPositions("own", target, reader).read()
+    assert found.hidden is None
+    return found.positions
 
 
 def written(positions: dict[TopicPartition, OffsetAndMetadata]) -> list[Batch]:
@@ -80,8 +85,10 @@ async def test_a_topic_that_was_not_made_by_the_copy_is_compacted() -> None:
     target: Any = SimpleNamespace(
         list_topics=list_topics, topic_config=topic_config, alter_topic_config=alter_topic_config)
     saved = SavedPositions("own", target, nothing)
-    for _ in range(2):
+    for is_new in (True, False):
         await saved.prepare()
+        assert saved.is_new is is_new
+        saved.is_new = False
     assert policies == {"cleanup.policy": "compact"} and asked == ["own"]
 
 

@@ -11,15 +11,17 @@ from uuid import UUID
 import pytest
 
 from hapax.client.coordination import OffsetAndMetadata
-from hapax.client.errors import RetriableError
+from hapax.client.errors import FatalError, RetriableError
 from hapax.client.metadata import Leader
 from hapax.client.offsets import PartitionOffsets
 from hapax.copy import shares as module
 from hapax.copy.metrics import CopyCounts
+from hapax.copy.own_topic import HiddenError
 from hapax.copy.report import topic_reports
+from hapax.copy.saved import Saved
 from hapax.copy.settings import CopySettings
 from hapax.copy.shares import Shares
-from hapax.core.copy.position import Position
+from hapax.core.copy.position import Kind, Position, Trouble
 from hapax.core.copy.topics import Wanted
 from hapax.core.types import PartitionIndex, TopicPartition
 
@@ -31,6 +33,9 @@ class World:
 
     def __init__(self, groups: Any = None) -> None:
         self.committed_offset: int | None = 100
+        self.committed_of = ""
+        self.refusal: Exception | None = None
+        self.source_refusal: Exception | None = None
         self.saved: dict[TopicPartition, OffsetAndMetadata] = {}
         self.now_ms = 0
         self.shown = True
@@ -56,18 +61,23 @@ class World:
         settings = CopySettings(source={}, target={}, topics="t")
         counts = CopyCounts(lambda: (), lambda: self.shares.state())
         saved: Any = SimpleNamespace(topic="positions", read=self._read_saved)
+        self.hidden: HiddenError | None = None
         self.shares = Shares(settings, clients, topics, reader, saved, groups, counts, lambda: None)
         self.shares.map([Wanted("t", "t", "", 2)])
 
     async def _committed(self, shares: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        if self.refusal is not None:
+            raise self.refusal
         if self.committed_offset is None:
             return {}
-        return {each: position_at(self.committed_offset) for each in shares}
+        return {each: position_at(self.committed_offset, self.committed_of) for each in shares}
 
-    async def _read_saved(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        return self.saved
+    async def _read_saved(self) -> Saved:
+        return Saved(self.saved, self.hidden)
 
     async def _existing(self, names: Iterable[str]) -> dict[str, Any]:
+        if self.source_refusal is not None:
+            raise self.source_refusal
         return {name: SimpleNamespace(partitions=self.leaders, topic_id=UUID(int=0)) for name in names}
 
     async def _list_topics(self, names: Iterable[str]) -> list[Any]:
@@ -122,6 +132,96 @@ async def test_a_share_goes_on_though_its_group_has_lost_the_position() -> None:
     await world.admitted()
     assert world.began == [300]
     assert world.shares.unclaimed == {SHARE: False}, "the group is given it again"
+
+
+@pytest.mark.parametrize(("group", "saved", "begins", "unclaimed"), [
+    (100, 100, 100, {}), (100, None, 100, {SHARE: False}), (100, 90, 100, {SHARE: False}),
+    (90, 100, 100, {SHARE: False}), (None, None, None, {}),
+])
+async def test_the_later_position_counts_and_whoever_lacks_it_is_given_it(
+    group: int | None, saved: int | None, begins: int | None, unclaimed: dict[TopicPartition, bool]
+) -> None:
+    """Otherwise the share would be copied twice once the group's offsets have expired, which nobody writes to."""
+    world = World()
+    world.committed_offset, world.committed_of = group, str(UUID(int=9))
+    if saved is not None:
+        world.saved[SHARE] = position_at(saved, world.committed_of)
+    world.shares.assigned([SHARE])
+    world.answers.set()
+    await world.admitted()
+    assert world.began == ([] if begins is None else [begins])
+    assert world.shares.unclaimed == unclaimed
+
+
+async def test_positions_of_partitions_in_trouble_are_saved_too() -> None:
+    world = World()
+    world.committed_offset, world.committed_of = 1001, str(UUID(int=9))
+    world.shares.assigned([SHARE])
+    world.answers.set()
+    await world.admitted()
+    assert "ends at offset 1000" in world.shares.troubles[SHARE][0].message
+    assert world.shares.unread == {SHARE: position_at(1001, world.committed_of)} and not world.shares.unclaimed
+    world.shares.revoked([SHARE])
+    assert not world.shares.unread, "it is another process's now"
+
+
+async def test_all_positions_are_saved_again_where_the_topic_was_made_again() -> None:
+    world = World()
+    world.committed_offset, world.committed_of = 100, str(UUID(int=9))
+    world.saved[SHARE] = position_at(100, world.committed_of)
+    world.shares.assigned([SHARE])
+    world.answers.set()
+    await world.admitted()
+    world.readings[SHARE] = SimpleNamespace(partition=SHARE)
+    assert not world.shares.unclaimed
+    world.shares.save_again()
+    assert world.shares.unclaimed == {SHARE: False}
+
+
+async def test_an_open_transaction_hides_saved_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share whose group has lost its position waits for them. Others do not, or a process that was frozen would hold
+    them."""
+    monkeypatch.setattr(module, "_PAUSE_S", 0)
+    world = World()
+    world.hidden = HiddenError("open")
+    world.shares.assigned([SHARE])
+    world.answers.set()
+    await world.admitted()
+    assert world.began == [100] and world.shares.unclaimed == {SHARE: False}
+    world.committed_offset = None
+    world.saved[SHARE] = position_at(300, str(UUID(int=9)))
+    world.shares.revoked([SHARE])
+    world.shares.assigned([SHARE])
+    await world.several_turns()
+    assert world.began == [100]
+    world.hidden = None
+    await world.admitted()
+    assert world.began == [100, 300]
+
+
+async def test_a_right_that_is_missing_is_told_and_not_waited_for() -> None:
+    """A copy that does not follow would try for ever."""
+    world = World()
+    world.refusal = FatalError("topic 'positions' cannot be used")
+    world.shares.assigned([SHARE])
+    world.answers.set()
+    await world.admitted()
+    assert world.shares.troubles[SHARE][0] == Trouble(Kind.TARGET_REFUSES, "t-0: topic 'positions' cannot be used")
+    world.refusal, world.source_refusal = None, FatalError("no")
+    world.shares.pending.add(SHARE)
+    await world.admitted()
+    assert world.shares.troubles[SHARE][0] == Trouble(Kind.SOURCE_REFUSES, "t-0: no")
+
+
+async def test_a_saved_position_that_cannot_be_read_is_told_where_it_is() -> None:
+    world = World()
+    world.committed_offset = None
+    world.saved[SHARE] = OffsetAndMetadata(0, "later")
+    world.shares.assigned([SHARE])
+    world.answers.set()
+    await world.admitted()
+    assert "t-0: topic 'positions' on the target has a position for it" in world.shares.troubles[SHARE][0].message
+    assert not world.shares.unread, "it stays for the version that can read it"
 
 
 async def test_a_saved_position_of_a_former_topic_counts_no_more() -> None:

@@ -53,6 +53,14 @@ class Position(NamedTuple):
             raise ValueError(f"it is not of hapax copy: {metadata!r}") from None
 
 
+def is_of_a_copy(offset: int, metadata: str) -> bool:
+    try:
+        Position.read(offset, metadata)
+    except ValueError:
+        return False
+    return True
+
+
 def is_of_former(offset: int, metadata: str, target_id: str) -> bool:
     """Whether the position is of a topic of the target that was deleted and made again since. `target_id`: of the
     present one; empty: unknown."""
@@ -81,6 +89,53 @@ def is_half_former(offset: int, metadata: str, target_id: str, data_id: str) -> 
         return False
     known = all((position.target_id, target_id, position.data_id, data_id))
     return known and _differ(position.target_id, target_id) != _differ(position.data_id, data_id)
+
+
+Committed = tuple[int, str]
+"""Offset, and its metadata."""
+
+
+class Chosen(Enum):
+    """Which of the two places has the position that counts."""
+
+    GROUP = "group"
+    SAVED = "saved"
+    """The copy's own topic."""
+    NONE = "none"
+    """Nothing was copied to the target's present topic."""
+    HALF = "half"
+    """Of the share's two topics on the target, one was made again."""
+
+
+def choose(group: Committed | None, saved: Committed | None, target_id: str, data_id: str) -> Chosen:
+    """Each transaction commits a position in both places, so they differ only where one of them has lost what it had:
+    the group's offsets expire, and an unclean election takes the end of either. Then the later one counts. The ids are
+    those of the share's present topics on the target, as of `is_half_former`."""
+    if group is not None and not (saved is not None and _is_later(saved, group, target_id, data_id)):
+        if is_half_former(*group, target_id, data_id):
+            return Chosen.HALF
+        return Chosen.NONE if is_of_former(*group, target_id) else Chosen.GROUP
+    if saved is None:
+        return Chosen.NONE
+    if is_half_former(*saved, target_id, data_id):
+        return Chosen.HALF
+    return Chosen.SAVED if is_known_to_be_of(*saved, target_id) else Chosen.NONE
+
+
+def _is_later(saved: Committed, group: Committed, target_id: str, data_id: str) -> bool:
+    """Offsets can be compared within one topic of the source and one of the target: in none of both does a copy ever go
+    back. So where the target has no topic ids, the group's counts."""
+    try:
+        one, other = Position.read(*saved), Position.read(*group)
+    except ValueError:
+        return False
+    if not target_id or one.target_id != target_id or _differ(one.data_id, data_id):
+        return False
+    if _differ(other.target_id, target_id):
+        return not other.data_id or other.data_id != data_id
+    return (
+        one.offset > other.offset and one.topic == other.topic and not _differ(one.cluster, other.cluster)
+        and not _differ(one.topic_id, other.topic_id) and not _differ(one.data_id, other.data_id))
 
 
 def _differ(former: str, now: str) -> bool:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from hapax.core.copy.position import Kind, Position, Source, is_half_former, is_known_to_be_of, is_of_former, judge
+from hapax.core.copy.position import (
+    Chosen,
+    Kind,
+    Position,
+    Source,
+    choose,
+    is_half_former,
+    is_known_to_be_of,
+    is_of_former,
+    judge,
+)
 
 POSITION = Position(100, "cluster", "orders", "id", 3)
 SOURCE = Source("cluster", "id", 0, 200, 150)
@@ -81,3 +91,57 @@ def test_one_of_two_topics_of_the_target_was_made_again(share: str, data: str, h
 
 def test_a_position_of_others_is_judged_elsewhere() -> None:
     assert not is_of_former(100, "theirs", "id")
+
+
+def at(offset: int, target: str = "one", data: str = "", **others: str) -> tuple[int, str]:
+    position = Position(offset, others.get("cluster", "cluster"), "orders", others.get("source", "id"), 3, target, data)
+    return offset, position.metadata()
+
+
+@pytest.mark.parametrize(("group", "saved", "chosen"), [
+    (None, None, Chosen.NONE),
+    (at(5), None, Chosen.GROUP),
+    (None, at(5), Chosen.SAVED),
+    (at(5), at(5), Chosen.GROUP),
+    (at(5), at(4), Chosen.GROUP),
+    (at(5), at(6), Chosen.SAVED),
+    # The target's topic was made again, and one of the positions is of the former one.
+    (at(5), at(6, "former"), Chosen.GROUP),
+    (at(6, "former"), at(5), Chosen.SAVED),
+    (at(5, "former"), at(6, "former"), Chosen.NONE),
+    (None, at(6, "former"), Chosen.NONE),
+    (at(6, "former"), None, Chosen.NONE),
+    # What cannot be compared.
+    (at(5), at(6, source="other"), Chosen.GROUP),
+    (at(5), at(6, cluster="other"), Chosen.GROUP),
+    (at(5), (0, "later"), Chosen.GROUP),
+    ((0, "later"), at(6), Chosen.GROUP),
+    (None, (0, "later"), Chosen.SAVED),
+    # An older version names no topic of the target.
+    (at(5, ""), at(6), Chosen.SAVED),
+    (at(7, ""), at(6), Chosen.GROUP),
+])  # fmt: skip
+def test_the_later_of_two_positions_counts(
+    group: tuple[int, str] | None, saved: tuple[int, str] | None, chosen: Chosen
+) -> None:
+    assert choose(group, saved, "one", "") is chosen
+
+
+@pytest.mark.parametrize(("group", "saved", "chosen"), [
+    (at(5, data="d"), at(6, data="d"), Chosen.SAVED),
+    (at(6, "former", "former"), at(5, data="d"), Chosen.SAVED),
+    (at(5, data="d"), at(6, "former", "former"), Chosen.GROUP),
+    (at(5, data="d"), at(6, data="former"), Chosen.GROUP),
+    (at(5, data="former"), None, Chosen.HALF),
+    (at(5, data="former"), at(6, data="former"), Chosen.HALF),
+    (None, at(6, data="former"), Chosen.HALF),
+])  # fmt: skip
+def test_the_later_of_two_positions_counts_with_a_topic_of_its_own_for_the_records(
+    group: tuple[int, str] | None, saved: tuple[int, str] | None, chosen: Chosen
+) -> None:
+    assert choose(group, saved, "one", "d") is chosen
+
+
+def test_without_topic_ids_the_group_s_position_counts() -> None:
+    assert choose(at(5, ""), at(6, ""), "", "") is Chosen.GROUP
+    assert choose(None, at(6, ""), "", "") is Chosen.NONE
