@@ -151,4 +151,10 @@ MUTANTS = (
         "            lost = None\n",
         (unit("client/test_closing_a_producer.py"),),
     ),
+    Mutant(
+        "a time that no record can have fails the transaction and not the function", ORIGIN, "client/processor.py",
+        "    if result.timestamp_ms is not None:\n",
+        "    if False:\n",
+        (unit("client/test_processor.py"),),
+    ),
 )

@@ -20,6 +20,7 @@ from hapax.backup.cluster import BackedUpCluster
 from hapax.backup.restoring import Restorer
 from hapax.backup.store import open_store
 from hapax.backup.taking import BackupTaker
+from hapax.client import Admin
 from hapax.client.leases import Leases
 from hapax.codec.batch import iterate_batches
 from hapax.core.batch import BatchHeader
@@ -64,44 +65,46 @@ class Disturbed(BackedUpCluster):
         self.seen[partition] += 1
         if self.seen[partition] > 1:
             return
-        if partition == MOVED:
-            await self._move(partition)
-            self._has_moved.set()
-        elif partition == FAILED:
-            await self._has_moved.wait()  # to a broker that is alive
-            await self._fail(partition)
+        async with Admin({"bootstrap.servers": self.running.bootstrap}) as admin:  # this client must not hear of it
+            if partition == MOVED:
+                await self._move(admin, partition)
+                self._has_moved.set()
+            elif partition == FAILED:
+                await self._has_moved.wait()  # to a broker that is alive
+                await self._fail(admin, partition)
 
-    async def _replicas(self, name: TopicPartition) -> tuple[int, tuple[int, ...]]:
-        """(leader, replicas)."""
-        topic = await self.describe_topic(name.topic)
-        found = next(each for each in topic.partitions if each.partition == name.partition)
-        return found.leader, found.replicas
-
-    async def _move(self, name: TopicPartition) -> None:
-        former = (await self._replicas(name))[1]
+    async def _move(self, admin: Admin, name: TopicPartition) -> None:
+        former = (await _replicas(admin, name))[1]
         target = ({*range(BROKERS)} - {*former}).pop(), former[1]
-        assert await self.alter_reassignments({name: target}) == []
+        assert await admin.alter_reassignments({name: target}) == []
 
         async def moved() -> bool:
-            if not await self.list_reassignments():
-                await self.elect_leaders([name])
-            return await self._replicas(name) == (target[0], target)
+            if not await admin.list_reassignments():
+                await admin.elect_leaders([name])
+            return await _replicas(admin, name) == (target[0], target)
 
         await until(moved, f"move of {name} to {target}")
 
-    async def _fail(self, name: TopicPartition) -> None:
-        former = (await self._replicas(name))[0]
+    async def _fail(self, admin: Admin, name: TopicPartition) -> None:
+        former = (await _replicas(admin, name))[0]
         self.killed = f"broker-{former}"
         await asyncio.to_thread(self.running.kill, self.killed)
 
         async def another() -> bool:
-            return (await self._replicas(name))[0] not in (former, -1)
+            return (await _replicas(admin, name))[0] not in (former, -1)
 
         await until(another, f"other leader of {name}")
 
     async def restart(self) -> None:
         assert self.killed and min(self.seen[MOVED], self.seen[FAILED]) > 1, "nothing was read after it"
         await asyncio.to_thread(self.running.start, self.killed, 180.0)
+
+
+async def _replicas(admin: Admin, name: TopicPartition) -> tuple[int, tuple[int, ...]]:
+    """(leader, replicas)."""
+    topic = await admin.describe_topic(name.topic)
+    found = next(each for each in topic.partitions if each.partition == name.partition)
+    return found.leader, found.replicas
 
 
 @pytest.fixture

@@ -58,6 +58,12 @@ def client_options(bootstrap: str) -> dict[str, object]:
     return reaching(bootstrap, "a", defaults)
 
 
+def patient_options(bootstrap: str) -> dict[str, object]:
+    """For the clients of commands that work for minutes, often without a person who would start them again: with the
+    clients' usual time-outs, a failover or a node that is slow for seconds does not end them."""
+    return reaching(bootstrap, "a", {})
+
+
 def reaching(bootstrap: str, user: str, defaults: Mapping[str, object]) -> dict[str, object]:
     """Settings of a command's client: `defaults`, and what the file of --command-config says. `user`: as in
     `client.settings.Setting`. The file's addresses apply where the command has none of its own."""

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hapax.cli import output
-from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, client_options, connected, finish
+from hapax.cli.administration import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, connected, finish, patient_options
 from hapax.cli.backup_errors import told
 from hapax.client.leases import Leases
 
@@ -31,7 +31,7 @@ def backup(
 
     async def take() -> Taken:
         store = open_store(url)
-        options = client_options(bootstrap)
+        options = patient_options(bootstrap)
         async with connected(BackedUpCluster(options)) as cluster, connected(Leases(options)) as leases:
             taker = BackupTaker(
                 cluster, leases, store, now_ms=lambda: time.time_ns() // 1_000_000, randbytes=os.urandom,

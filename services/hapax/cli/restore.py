@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hapax.cli import output
-from hapax.cli.administration import AsJson, client_options, connected, finish
+from hapax.cli.administration import AsJson, connected, finish, patient_options
 from hapax.cli.backup import Url
 from hapax.cli.backup_errors import told
 from hapax.core.types import PartitionIndex, TopicPartition
@@ -46,7 +46,7 @@ def restore(
         if not there:
             raise BackupError("holds no backup: `hapax backup` takes one", url)
         manifest = manifests.read(store, chosen or there[-1])
-        async with connected(BackedUpCluster(client_options(bootstrap))) as cluster:
+        async with connected(BackedUpCluster(patient_options(bootstrap))) as cluster:
             restorer = Restorer(
                 cluster, store, manifest, moment=_moment(at, offsets or []), replication_factor=replication_factor,
                 progress=output.note)

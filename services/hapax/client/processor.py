@@ -11,7 +11,7 @@ import logging
 import signal
 import uuid
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, SupportsIndex
 
 from hapax.client.consumer import Consumer
 from hapax.client.environment import ClientPorts, RealPorts
@@ -503,12 +503,21 @@ def _checked(result: Any) -> NewRecord:
         raise TypeError(
             f"a NewRecord of {type(result.topic).__name__}, {type(result.value).__name__},"
             f" {type(result.key).__name__}: the topic is a str, value and key are bytes or None")
+    if result.partition is not None:
+        _check_number("partition", result.partition, 1 << 31)
+    if result.timestamp_ms is not None:
+        _check_number("timestamp_ms", result.timestamp_ms, 1 << 63)
     for name, content in result.headers:
         if not (isinstance(name, str) and isinstance(content, _BYTES)):
             raise TypeError(
                 f"a header of {type(name).__name__}, {type(content).__name__}: the name is a str, the content bytes or"
                 " None")
     return result
+
+
+def _check_number(what: str, number: Any, end: int) -> None:
+    if not (isinstance(number, SupportsIndex) and 0 <= number < end):  # type: ignore[operator]
+        raise TypeError(f"a NewRecord with {what}={number!r}: it is None, or an int of at least 0 and below {end}")
 
 
 def _no_result(found: Any) -> TypeError:

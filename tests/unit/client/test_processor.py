@@ -58,6 +58,11 @@ BAD: list[Result] = [
     NewRecord(b"out", b""),  # type: ignore[arg-type]
     NewRecord("out", b"", headers=[("name", "text")]),  # type: ignore[list-item]
     NewRecord("out", b"", headers=[(b"name", b"")]),  # type: ignore[list-item]
+    NewRecord("out", b"", partition="1"),  # type: ignore[arg-type]
+    NewRecord("out", b"", partition=-1),
+    NewRecord("out", b"", timestamp_ms=1.5),  # type: ignore[arg-type]
+    NewRecord("out", b"", timestamp_ms=-1),
+    NewRecord("out", b"", timestamp_ms=1 << 63),
     [NewRecord("out", b""), NewRecord("out", 1.5)],  # type: ignore[arg-type]
     b"text",
     ("out", b""),
