@@ -69,4 +69,9 @@ MUTANTS = (
         "        return await view.wait_for(gone, _HEARD_S)\n", "        return True\n",
         (_NODES,),
     ),
+    Mutant(
+        "a node that lingers names itself for administrative calls", "rule 11: who is named is listed", "kafka/api/metadata.py",
+        "    return own if own in known or not known else", "    return own if True else",
+        (_NODES,),
+    ),
 )

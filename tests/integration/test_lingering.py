@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from hapax.client import Admin, NewTopic
 from hapax.core.errors import ErrorCode
 from hapax.local.cluster import LocalCluster
 from hapax.runtime.network import TcpNetwork
@@ -99,6 +100,14 @@ async def end_offset(cluster: LocalCluster, name: str) -> int:
         peer.close()
 
 
+async def create_topic(cluster: LocalCluster, topic: str, asked: str) -> None:
+    """By a client that learns from the node `asked` where administrative calls go."""
+    async with Admin({
+        "bootstrap.servers": f"127.0.0.1:{cluster.status().process(asked).port}", "default.api.timeout.ms": 15_000,
+    }) as admin:
+        await admin.create_topics([NewTopic(topic, 1, 1)])
+
+
 def test_a_transaction_goes_on_while_its_nodes_end_and_say_where_to_go(three: LocalCluster) -> None:
     make_topic(three, "t")
     errors: list[str] = []
@@ -119,6 +128,7 @@ def test_a_transaction_goes_on_while_its_nodes_end_and_say_where_to_go(three: Lo
     assert code == 0 and successor != coordinator
     stopped(three, leader)
     assert asyncio.run(end_offset(three, leader)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    asyncio.run(create_topic(three, "made-meanwhile", leader))
 
     began = time.monotonic()
     producer.produce("t", b"after")

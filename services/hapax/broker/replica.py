@@ -247,6 +247,7 @@ class Replica:
             return
         self.serving = False
         self.replication = None
+        self.context.import_parts.forget(self.id)
         self._send_away()
         self.readers.wake()
         for pull in list(self.pulls):

@@ -187,6 +187,13 @@ async def test_parts_of_a_restore_that_was_given_up_are_let_go(restoring: Harnes
     assert await part(restoring, data, 40, len(data)) == [0]
 
 
+async def test_a_former_leader_has_room_for_other_partitions_at_once(restoring: Harness) -> None:
+    """They would wait for a minute, as long as the restore waits for them."""
+    await part(restoring, stored(0, 3), 0, 40)
+    restoring.replica.resign()
+    assert restoring.context.import_parts.reserved == 0
+
+
 async def test_records_below_the_backups_beginning_are_not_dropped(restoring: Harness) -> None:
     await imported(restoring, stored(0, 3))
     assert (await refused(restoring, stored(40), first=40)).code is ErrorCode.INVALID_REQUEST

@@ -106,6 +106,12 @@ def test_a_drained_broker_tells_who_leads_now() -> None:
             number = int(former.split("-")[1])
             assert known.topics[0].partitions[0].leader_id not in (number, -1)
             assert number not in {node.node_id for node in known.brokers}
+            described = await peer.call(messages.DescribeClusterRequest())
+            for controller, nodes in (
+                (known.controller_id, {node.node_id for node in known.brokers}),
+                (described.controller_id, {node.broker_id for node in described.brokers}),
+            ):
+                assert controller in nodes, "clients look for it there to send administrative calls"
         assert asyncio.get_running_loop().time() - began < 5
         assert await produce(await world.peer(leader_of(world, "t")), "t") == 0
 

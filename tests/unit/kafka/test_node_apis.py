@@ -32,15 +32,15 @@ TXN, GROUP = 1, 0
 
 
 class AnsweringNode:
-    """The common part of a node, as node 7, with a client connected to it."""
+    """The common part of a node, by default as node 7, which is not registered, with a client connected to it."""
 
     serial = 1
     peer = "10.0.0.1:5000"
 
-    def __init__(self, world: ControlWorld, *, broker: bool = True, **settings: Any) -> None:
+    def __init__(self, world: ControlWorld, *, node_id: int = 7, broker: bool = True, **settings: Any) -> None:
         self._world = world
         self._broker = broker
-        self._settings = Settings(node_id=7, **settings)
+        self._settings = Settings(node_id=node_id, **settings)
         self._answers: asyncio.Queue[bytes] = asyncio.Queue()
         self.closed_for: str | None = None
         self.reading = True
@@ -56,7 +56,8 @@ class AnsweringNode:
         ports = self._world.ports(self._process)
         self.view = ClusterView(ports.metadata, "test", ports.random)
         await self.view.start()
-        table = node_table(NodeId(7), self.view, ports.network, self._settings, broker=self._broker)
+        table = node_table(
+            NodeId(self._settings.node_id), self.view, ports.network, self._settings, broker=self._broker)
         register_other_roles(table)
         self._names = {api.key: api for api in table.advertised()}
         server = KafkaServer(ports.network, table)
@@ -204,13 +205,13 @@ def test_a_node_is_told_outside_once_its_load_balancer_has_an_address() -> None:
 
 def test_metadata_names_nodes_leaders_and_itself_for_administration() -> None:
     async def scenario(world: ControlWorld) -> None:
-        node = await cluster(world)
+        node = await cluster(world, node_id=1)
         await create(node, creatable("flights", 4))
         for version in range(14):
             answer = await node.ask("Metadata", version, topics=None if version else [])
             assert {b.node_id: b.port for b in answer.brokers} == {0: 9000, 1: 9001, 100: 9100, 101: 9101}
             if version >= 1:
-                assert answer.controller_id == 7
+                assert answer.controller_id == 1
             if version >= 2:
                 assert answer.cluster_id == "test"
             assert image_revision(answer) == (node.view.revision if version >= 9 else None)
@@ -400,12 +401,12 @@ def test_a_shard_without_an_owner_is_not_available_and_many_of_them_take_no_long
 
 def test_describe_cluster_says_where_each_node_and_an_allocator_answer_grpc() -> None:
     async def scenario(world: ControlWorld) -> None:
-        node = await cluster(world)
+        node = await cluster(world, node_id=1)
         allocator = node.view.nodes("pid")[0].public_rpc_address
         for version in range(3):
             answer = await node.ask(
                 "DescribeCluster", version, include_cluster_authorized_operations=False, endpoint_type=1)
-            assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, "test", 7)
+            assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, "test", 1)
             assert unknown_tag(answer, ALLOCATOR_RPC_TAG) == allocator.encode()
             addresses = {b.broker_id: unknown_tag(b, NODE_RPC_TAG) for b in answer.brokers}
             assert addresses == {n: node.view.node(NodeId(n)).public_rpc_address.encode() for n in (0, 1, 100, 101)}  # type: ignore[union-attr]

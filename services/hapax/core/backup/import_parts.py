@@ -69,6 +69,10 @@ class ImportParts:
         del self._held[partition]
         return parts
 
+    def forget(self, partition: TopicIdPartition) -> None:
+        """The partition is led elsewhere, where its batches are sent from the first part on."""
+        self._held.pop(partition, None)
+
     def let_go(self, now_ms: int) -> None:
         """Drops what was abandoned."""
         for partition, held in list(self._held.items()):

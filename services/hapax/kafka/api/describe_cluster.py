@@ -14,7 +14,7 @@ from typing import Any, Final
 from hapax.core.access.resources import ResourceType
 from hapax.core.access.rights import operations_asked
 from hapax.core.errors import ErrorCode
-from hapax.kafka.api.metadata import client_nodes
+from hapax.kafka.api.metadata import administrator, client_nodes
 from hapax.kafka.context import NodeContext
 from hapax.kafka.needs import Asking, Need, Outcome, Passing
 from hapax.kafka.table import SMALL_FRAME_BYTES, ApiRow, ApiTable, RequestContext, Role
@@ -51,7 +51,7 @@ def register(table: ApiTable, node: NodeContext) -> None:
         response = DescribeClusterResponse(
             throttle_time_ms=0, error_code=0, error_message=None, endpoint_type=_BROKERS,
             cluster_id="" if cluster is None else cluster.cluster_id,
-            controller_id=node_id,
+            controller_id=administrator(view, node_id),
             brokers=[
                 _broker(view, each, address) for each in client_nodes(view)
                 if (address := view.address(each, ctx.listener)) is not None],

@@ -2,7 +2,7 @@
 
 A leader is listed only once it has reported that it accepts writes (`accepted_epoch == leader_epoch`): a client that
 produces right after CreateTopics must not reach a leader that does not know the partition yet. `controller_id` is the
-answering node itself, since every node forwards administrative calls.
+answering node itself while it is registered, since every node forwards administrative calls.
 
 Clients of one kind send identical requests, and a cluster rarely changes. Encoded answers are therefore kept until the
 image of the cluster changes or a departed coordinator is no longer listed.
@@ -227,7 +227,7 @@ class MetadataApi:
                 for node, host, port in listed
             ],
             cluster_id=None if cluster is None else cluster.cluster_id,
-            controller_id=self._node_id,
+            controller_id=administrator(self._view, self._node_id),
             topics=topics,
             authorized_operations=operations_asked(rights, of_cluster, ResourceType.CLUSTER),
             error_code=0,
@@ -295,6 +295,13 @@ def _may_create(asking: Asking, name: str) -> bool:
 def client_nodes(view: ClusterView) -> list[Any]:
     """Live nodes with a Kafka listener: brokers and coordinators."""
     return [node for node in view.nodes() if node.port > 0 and node.role in ("broker", "coordinator")]
+
+
+def administrator(view: ClusterView, own: NodeId) -> NodeId:
+    """The node that clients are told to send administrative calls to: the one that answers, `own`. One that is not
+    registered, because it starts or lingers, names another: clients look for it among the nodes that are listed."""
+    known = [node.node_id for node in client_nodes(view)]
+    return own if own in known or not known else known[own % len(known)]
 
 
 def register(table: ApiTable, node: NodeContext) -> None:
