@@ -45,6 +45,7 @@ SUITE: Final = (
     "tests/unit/kafka/test_sasl_passwords.py",
     "tests/unit/kafka/test_scram_credentials.py",
     "tests/unit/kafka/test_security.py",
+    "tests/unit/local/test_secure_files.py",
     "tests/unit/operator/test_access_file.py",
     "tests/unit/operator/test_namespace_policy.py",
     "tests/unit/operator/test_outside_policy.py",

@@ -183,8 +183,8 @@ class SecureFolder:
 
     @contextmanager
     def _root_pair(self, how: int) -> Iterator[None]:
-        """Root's certificate and key are two files, which another thread or process may be replacing: whoever reads
-        them (`LOCK_SH`) must not find one of the former pair and one of the next (`LOCK_EX`)."""
+        """Root's certificate and key are two files, which another thread or process may be replacing. Readers
+        (`LOCK_SH`) must not find one of the former pair and one of the next, which `LOCK_EX` writes."""
         folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(folder, how)
