@@ -22,7 +22,7 @@ from hapax.client.coordination import OffsetAndMetadata
 from hapax.client.errors import HapaxError, RetriableError
 from hapax.client.partitioner import partition_of
 from hapax.codec.records import encode_records
-from hapax.copy.own_topic import records_of
+from hapax.copy.own_topic import records_of, worded
 from hapax.copy.settings import GROUP_PREFIX, CopySettings
 from hapax.copy.writer import Batch
 from hapax.core.copy.translate import Run, Runs, decode, encode
@@ -31,6 +31,7 @@ from hapax.core.types import PartitionIndex, TopicPartition
 
 log = logging.getLogger("hapax.copy")
 
+_PURPOSE: Final = "what was copied where"
 _PARTITIONS: Final = 8
 _CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": str(7 * 24 * 3600 * 1000)}
 """A group that is further behind is copied once it has come nearer."""
@@ -66,8 +67,9 @@ class GroupPositions:
 
     async def prepare(self) -> None:
         """Creates the copy's own topic. Raises HapaxError."""
-        await self._target.create_topics(
-            [NewTopic(self.topic, _PARTITIONS, self._replication_factor, _CONFIG)], exist_ok=True)
+        with worded(self.topic, _PURPOSE):
+            await self._target.create_topics(
+                [NewTopic(self.topic, _PARTITIONS, self._replication_factor, _CONFIG)], exist_ok=True)
 
     async def load(self, shares: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Reads what was copied where, by former processes too, and returns the shares of which that is known now. Of
@@ -84,10 +86,11 @@ class GroupPositions:
         keys = {_key(share): share for share in shares}
         found = {share: Runs() for share in keys.values()}
         try:
-            async for key, value in records_of(self._target, self._reader, partition):
-                share = keys.get(key or b"")
-                if share is not None and value is not None:
-                    found[share] = _with(found[share], value)
+            with worded(self.topic, _PURPOSE):
+                async for key, value in records_of(self._target, self._reader, partition):
+                    share = keys.get(key or b"")
+                    if share is not None and value is not None:
+                        found[share] = _with(found[share], value)
         except RetriableError as error:
             log.warning("where records were copied to could not be read, next attempt follows: %s", error)
             return []

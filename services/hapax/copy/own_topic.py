@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from hapax.client.admin import Admin
 from hapax.client.consumer import Consumer
-from hapax.client.errors import RetriableError
+from hapax.client.errors import FatalError, RetriableError
 from hapax.client.readings import Chunk
 from hapax.codec.records import decode_batch
 from hapax.core.errors import ErrorCode
@@ -18,8 +19,23 @@ _HIDDEN_ATTEMPTS: Final = 100
 _HIDDEN_S: Final = 0.05
 
 
+_RIGHTS: Final = "The copy's user needs Read, Write and Create on it: grant what is missing"
+
+
 class HiddenError(RetriableError):
     """An open transaction hides the rest."""
+
+
+@contextmanager
+def worded(topic: str, purpose: str) -> Iterator[None]:
+    """Says of an error what the topic is. `purpose`: what the topic has."""
+    try:
+        yield
+    except FatalError as error:
+        advice = _RIGHTS if error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED else error.advice
+        raise FatalError(
+            f"topic {topic!r} on the target, which has {purpose}, cannot be used: {error.message}", code=error.code,
+            advice=advice) from error
 
 
 async def records_of(

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from hapax.client.admin import Admin, NewTopic
@@ -17,9 +16,8 @@ from hapax.client.consumer import Consumer
 from hapax.client.coordination import OffsetAndMetadata
 from hapax.client.errors import FatalError
 from hapax.codec.records import RecordBatchBuilder
-from hapax.copy.own_topic import HiddenError, records_of
+from hapax.copy.own_topic import HiddenError, records_of, worded
 from hapax.copy.writer import Batch
-from hapax.core.errors import ErrorCode
 from hapax.core.types import PartitionIndex, TopicPartition
 
 log = logging.getLogger("hapax.copy")
@@ -28,7 +26,7 @@ _POLICY: Final = {"cleanup.policy": "compact"}
 _CONFIG: Final = {**_POLICY, "segment.bytes": str(16 << 20)}
 """Small segments: the last one is not compacted, and all of it is read."""
 _BATCH_BYTES: Final = 256 << 10
-_RIGHTS: Final = "The copy's user needs Read, Write and Create on it: grant what is missing"
+_PURPOSE: Final = "the copy's positions"
 _ATTEMPTS: Final = 20
 """To read what an open transaction hides."""
 
@@ -54,22 +52,12 @@ class SavedPositions:
         self._reader = reader
         self._partition = TopicPartition(self.topic, PartitionIndex(0))
 
-    @contextmanager
-    def _worded(self) -> Iterator[None]:
-        try:
-            yield
-        except FatalError as error:
-            raise FatalError(
-                f"topic {self.topic!r} on the target, which has the copy's positions, cannot be used: {error.message}",
-                code=error.code, advice=_RIGHTS if error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED else error.advice,
-            ) from error
-
     async def prepare(self) -> None:
         """Creates the topic where it is missing. One that a broker has created (auto.create.topics.enable), or somebody
         else, may delete positions by their age: it becomes a compacted one. Raises HapaxError."""
         found = await self._target.list_topics([self.topic])
         if not found:
-            with self._worded():
+            with worded(self.topic, _PURPOSE):
                 await self._target.create_topics(
                     [NewTopic(self.topic, 1, self._replication_factor, _CONFIG)], exist_ok=True)
             self.is_new = True
@@ -95,7 +83,7 @@ class SavedPositions:
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         await self.prepare()
         try:
-            with self._worded():
+            with worded(self.topic, _PURPOSE):
                 async for key, value in records_of(self._target, self._reader, self._partition, attempts=_ATTEMPTS):
                     topic, _, partition = (key or b"").decode(errors="replace").rpartition("/")
                     if not partition.isdecimal():

@@ -358,6 +358,10 @@ class Shares:
         reads = {share for share, start in found.items() if start is not None and start.reads}
         try:
             known = await self._groups.load(reads)
+        except FatalError as error:
+            found.update({share: self._stopped(share, Trouble(
+                Kind.TARGET_REFUSES, f"{name_of(self.sources[share])}: {error}")) for share in reads})
+            return
         except HapaxError as error:
             log.warning("where records were copied to could not be read, next attempt follows: %s", error)
             known = set()
