@@ -46,7 +46,8 @@ sys.exit(gateway.proc.wait())
 
 def place() -> Path | None:
     """Where the file for the present Java and Spark is, or would be. None without one of them."""
-    java, spark = shutil.which("java"), find_spec("pyspark")
+    home, spark = os.environ.get("JAVA_HOME"), find_spec("pyspark")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)  # as Spark chooses it
     if java is None or spark is None or spark.origin is None:
         return None
     real, jars = Path(java).resolve(), Path(spark.origin).parent / "jars"
@@ -86,7 +87,8 @@ def _make(wanted: Path) -> str:
     with tempfile.TemporaryDirectory(dir=wanted.parent, ignore_cleanup_errors=True) as folder:
         made = Path(folder) / "classes.jsa"
         done = subprocess.run(
-            [sys.executable, "-c", _PROGRAM, folder], capture_output=True, text=True, timeout=_PATIENCE_S, check=False,
+            [sys.executable, "-c", _PROGRAM, folder], capture_output=True, text=True, errors="replace",
+            timeout=_PATIENCE_S, check=False,
             env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable,
                  "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={made}",
                  "JAVA_TOOL_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"})
