@@ -141,6 +141,12 @@ MUTANTS: Final = (
         (_READER,),
     ),
     Mutant(
+        "an end that a leader does not tell hides those of its other partitions", "copies go on", "copy/reader.py",
+        "            if len(epochs) == 1 or error.code",
+        "            if epochs or error.code",
+        (_READER,),
+    ),
+    Mutant(
         "a copy divides a transaction and does not say so", "a transaction is whole", "core/copy/cut.py",
         "                lane.passed_over = True\n",
         "",

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -270,7 +271,17 @@ class Reader:
         return epochs.keys() - new.keys()
 
     async def _look_for_ends(self, epochs: Mapping[Reading, int]) -> None:
-        await list_offsets(self._cluster, 0, {each.partition: LATEST for each in epochs}, committed=False)
+        """A refusal of one partition's end is one of the whole question, and says nothing of the others."""
+        try:
+            await list_offsets(self._cluster, 0, {each.partition: LATEST for each in epochs}, committed=False)
+        except HapaxError as error:
+            if len(epochs) == 1 or error.code == ErrorCode.NETWORK_EXCEPTION:
+                raise
+            pairs = list(epochs.items())
+            for half in (pairs[::2], pairs[1::2]):
+                with suppress(HapaxError):
+                    await self._look_for_ends(dict(half))
+            return
         for reading, epoch in epochs.items():
             reading.sure_of = epoch
 

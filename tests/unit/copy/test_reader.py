@@ -130,6 +130,24 @@ async def test_the_end_that_a_new_leader_tells_is_believed_once_it_knows_it(monk
     assert world.reading.lane.current == 12, "one answer is enough"
 
 
+async def test_a_leader_that_does_not_tell_one_end_tells_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise transactions in all of its partitions would wait."""
+    world = World(monkeypatch)
+    silent = TopicPartition("t", PartitionIndex(3))
+    readings = [world.reader.add(TopicPartition("t", PartitionIndex(i)), 0, uuid.UUID(int=0), 4) for i in range(6)]
+
+    async def list_offsets(_: Any, __: int, times: Mapping[TopicPartition, int], *, committed: bool) -> Any:
+        world.asked_for_end += 1
+        if silent in times:
+            raise RetriableError("its end is not known yet", code=ErrorCode.OFFSET_NOT_AVAILABLE)
+        return {}
+
+    monkeypatch.setattr(module, "list_offsets", list_offsets)
+    await world.reader._look_for_ends(dict.fromkeys(readings, 4))
+    assert [each.sure_of for each in readings] == [4, 4, 4, None, 4, 4]
+    assert world.asked_for_end <= 7
+
+
 async def test_a_leader_that_does_not_tell_the_end_holds_no_records_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other partitions of the same node, too, are read meanwhile."""
     world = World(monkeypatch)
