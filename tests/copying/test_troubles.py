@@ -126,6 +126,22 @@ async def test_a_topic_with_the_name_of_the_copy_s_own(both: LocalCluster, topic
         await copy_once(both.bootstrap, "positions", by_key=True)
 
 
+async def test_a_topic_for_which_another_copy_s_own_one_would_stand(both: LocalCluster, topic: str) -> None:
+    await make_topic(both.bootstrap, topic)
+    await make_topic(both.bootstrap, f"{topic}.positions", 3)
+    await write(both.bootstrap, topic, 3)
+    await write(both.bootstrap, f"{topic}.positions", 3)
+    await copy_once(both.bootstrap, topic, name=f"x.{topic}")
+    with pytest.raises(FatalError, match=r"which are another copy's\. Copy it without --by-key, or choose another"):
+        await copy_once(both.bootstrap, f"{topic}.positions", name="x", by_key=True)
+    async with Admin({"bootstrap.servers": both.bootstrap}) as admin:
+        described = await admin.describe_topic(f"hapax-copy.x.{topic}.positions")
+    assert len(described.partitions) == 1, "nothing was changed"
+    for _ in range(2):
+        (found, *_) = (await copy_once(both.bootstrap, f"{topic}.positions", by_key=True)).values()
+        assert found.trouble == ""
+
+
 async def test_no_topic_matches(both: LocalCluster) -> None:
     with pytest.raises(FatalError, match="no topic that matches 'none'"):
         await copy_once(both.bootstrap, "none")

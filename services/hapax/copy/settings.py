@@ -13,6 +13,8 @@ from hapax.core.group.expressions import check_expression
 
 GROUP_PREFIX: Final = "hapax-copy."
 """Before the copy's name: its group, its transactional ids and its own topics on the target."""
+OWN_TOPICS: Final = (".positions", ".offsets")
+"""How the names of a copy's own topics end."""
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 
 

@@ -9,9 +9,10 @@ from uuid import UUID
 
 from hapax.client.admin import Admin, NewTopic
 from hapax.client.errors import HapaxError
-from hapax.copy.settings import GROUP_PREFIX, CopySettings
+from hapax.copy.settings import GROUP_PREFIX, OWN_TOPICS, CopySettings
 from hapax.core.copy.topics import Wanted, changes, chosen, configuration
 from hapax.core.errors import ErrorCode
+from hapax.core.types import PartitionIndex, TopicPartition
 
 log = logging.getLogger("hapax.copy")
 
@@ -51,7 +52,14 @@ class Topics:
             one_cluster=await self._in_one_cluster())
         shares = [each._replace(target=self.share_topic(each)) for each in wanted] if settings.by_key else []
         own = settings.positions_topic
-        await self._prepare([*wanted, *(each for each in shares if each.target != own)])
+        taken = await self._taken(each.target for each in shares if each.target != own)
+        await self._prepare([*wanted, *(each for each in shares if each.target not in (own, *taken))])
+        for name in taken:
+            self.troubles[name] = (
+                f"topic {name.removeprefix(settings.group + '.')!r} cannot be copied with --by-key and --name"
+                f" {settings.name!r}: topic {name!r} on the target would stand for it, and has records, which are"
+                " another copy's. Copy it without --by-key, or choose another --name")
+            log.warning("%s", self.troubles[name])
         if own in {each.target for each in shares}:
             self.troubles[own] = (
                 f"topic {own.removeprefix(settings.group + '.')!r} cannot be copied with --by-key: topic {own!r} on the"
@@ -62,6 +70,16 @@ class Topics:
             if each.target not in self.troubles and self.share_topic(each) not in self.troubles]
         self.wanted = {self.share_topic(each): each for each in usable}
         return usable
+
+    async def _taken(self, names: Iterable[str]) -> list[str]:
+        """Those of the shares' topics that have records: the own topics of a copy whose name is the rest of theirs.
+        Shares' topics have none. Raises HapaxError."""
+        asked = [each for each in names if each.endswith(OWN_TOPICS) and each not in self.wanted]
+        there = await self._target.list_topics(asked) if asked else []
+        ends = await self._target.listed_offsets(
+            TopicPartition(each.name, PartitionIndex(number))
+            for each in there for number in range(len(each.partitions)))
+        return sorted({each.topic for each, found in ends.items() if found.high_watermark > 0})
 
     async def _in_one_cluster(self) -> bool:
         if self._one_cluster is None:
