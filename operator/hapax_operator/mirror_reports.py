@@ -43,6 +43,8 @@ class Report(NamedTuple):
     source_error: str = ""
     """Why the source cannot be reached; empty: it can, or is not known."""
     target_error: str = ""
+    matching: int | None = None
+    """Number of topics on the source that match, whichever copier has them. None: not known yet."""
     topics: tuple[TopicState, ...] = ()
 
     @property
@@ -73,7 +75,9 @@ def read_report(text: bytes) -> Report:
         body = json.loads(text)
         return Report(
             _whole(body["startedMs"]), _whole(body["records"]), str(body.get("sourceError") or "")[:1024],
-            str(body.get("targetError") or "")[:1024], tuple(_topic(each) for each in body["topics"]))
+            str(body.get("targetError") or "")[:1024],
+            None if body.get("matching") is None else _whole(body["matching"]),
+            tuple(_topic(each) for each in body["topics"]))
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"no report of a copier: {error!r}") from error
 

@@ -14,7 +14,8 @@ names a member's id, which is never used again, or the pod by its uid.
 4. A member that is not wanted leaves while all others are healthy, the highest ordinal first, and never as the leader.
 5. Pods are removed only after their members.
 
-6. A cluster of another id than the known one is left alone, unless a person says that it was restored from a snapshot,
+6. A cluster is known once it answers, and has a member with the address of a pod here, or a pod here has its data. A
+   cluster of another id than the known one is left alone, unless a person says that it was restored from a snapshot,
    and names its id, and no pod has data of another one.
 
 A pod on the volume of a removed member is restarted, and discards the data when it joins again (`etcd_start`).
@@ -237,6 +238,10 @@ def plan(seen: EtcdSeen) -> Plan:
         if len(stored | seen.clusters) > 1:
             return _stop("TwoClusters", f"volumes have members of several clusters: "
                          f"{', '.join(sorted(stored | seen.clusters))}; take those away that do not count")
+        if cluster and cluster not in stored and all(each.ordinal < 0 for each in seen.members):
+            # Without TLS, a pod of another cluster may have got an address that was one of ours.
+            return Plan(None, _waits("Founding", f"cluster {cluster} answers, and has no member with an address of "
+                                     "the pods here"))
         cluster = cluster or next(iter(stored), "")
         if cluster:
             return Plan(Remember(cluster), _waits("Founding", "the cluster was seen for the first time"))

@@ -206,6 +206,11 @@ def _ready(
     if (blocked := _blocked(topics)).status == "True":
         return no("Blocked", blocked.message)
     if not topics:
+        matching = [each.matching for each in seen.reports.values() if each.matching is not None]
+        if not matching:
+            return no("Starting", "the copiers have not connected to both clusters yet")
+        if any(matching):
+            return no("Starting", f"the copiers share out the topics that match, {max(matching)} of them")
         return Condition("Ready", "True", "NothingToCopy", (
             "the source has none of spec.topics, or shows the copiers none; those that come are copied"))
     return Condition("Ready", "True", "Copying", (

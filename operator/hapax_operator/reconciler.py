@@ -8,7 +8,8 @@ resources again: a watch that was interrupted does not report the resources that
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
@@ -69,6 +70,11 @@ _MISSED_S: Final = 0.5
 _PRODUCER_EVERY_S: Final = 10.0
 _PRODUCERS_PER_S: Final = 4.0
 """For all producers together: their statuses change with every transaction, and the API server has other users."""
+
+
+_CONNECT_S: Final = 20.0
+_CLIENT: Final = {"request.timeout.ms": "10000", "default.api.timeout.ms": "20000"}
+"""The next look asks again, and the status says meanwhile what does not answer."""
 
 
 class PolicyUid(NamedTuple):
@@ -415,7 +421,8 @@ class Reconciler:
         """The plan for a resource that may not take the ids, because producers have used them; None: it may."""
         if resource.meta.paused or not must_ask(resource, self._view.policies.get(resource.meta.uid)):
             return None
-        seen = await producers_seen(await self._connected(Identities), resource)
+        async with self._asking(resource):
+            seen = await producers_seen(await self._connected(Identities), resource)
         stands = standing(resource, self._view.policies)
         if stands.conflict is None:
             seen = [each for each in seen if stands.counts_for(each.transactional_id)]
@@ -472,9 +479,10 @@ class Reconciler:
         resource = self.resources.get(ref)
         if not isinstance(resource, ProducerResource):
             return
-        identities = await self._connected(Identities)
         hidden = stands.conflict is not None or resource.outside
-        seen = [] if hidden else await producers_seen(identities, resource)
+        async with self._asking(resource):
+            identities = await self._connected(Identities)
+            seen = [] if hidden else await producers_seen(identities, resource)
         planned = plan_producer(resource, seen, self._clock.now_ms(), stands)
         if (planned.fences or planned.ensure) and not await self._is_current(resource):
             return
@@ -570,12 +578,14 @@ class Reconciler:
     async def _lease(self, resource: ProducerResource) -> None:
         lease = resource.lease
         assert lease is not None
-        leases = await self._connected(Leases)
+        async with self._asking(resource):
+            leases = await self._connected(Leases)
         older = owner_before(resource, self.resources.lessees(lease.name))
         if older is not None:  # it may be gone without an event, if the watch was interrupted
             await self._refresh(older.meta.ref)
             older = owner_before(resource, self.resources.lessees(lease.name))
-        seen = None if older is not None or resource.outside else await lease_seen(leases, lease.name)
+        async with self._asking(resource):
+            seen = None if older is not None or resource.outside else await lease_seen(leases, lease.name)
         planned = plan_lease(resource, seen, self._clock.now_ms(), older)
         if planned.action is not None and not await self._is_current(resource):
             return
@@ -619,16 +629,36 @@ class Reconciler:
         nodes = [node for node in self._view.nodes() if node.port > 0]
         return ",".join(f"{node.host}:{node.port}" for node in nodes[:5])
 
+    @asynccontextmanager
+    async def _asking(self, resource: ProducerResource) -> AsyncIterator[None]:
+        """The cluster, for how the resource's ids stand. What it does not answer is shown in the status, and raised:
+        HapaxError, MetadataUnavailable, TimeoutError."""
+        try:
+            yield
+        except (HapaxError, MetadataUnavailable, TimeoutError) as error:
+            known = self.resources.get(resource.meta.ref)
+            if isinstance(known, ProducerResource) and known.meta.uid == resource.meta.uid:
+                why = f"the cluster does not say how the ids stand; the operator goes on asking: {error}"
+                others = [Condition(each["type"], each["status"], each["reason"], each["message"])
+                          for each in known.status.get("conditions") or () if each["type"] != "Ready"]
+                await self._statuses.write(known, {}, [Condition("Ready", "False", "NotAnswered", why), *others])
+            raise
+
     async def _connected(self, kind: type[_Client]) -> _Client:
-        """Raises HapaxError if no node of the cluster is known."""
-        async with self._clients_lock:
-            known = self._clients.get(kind)
-            if known is None:
-                await self._view.wait_for(lambda view: any(node.port > 0 for node in view.nodes()))
-                known = self._clients[kind] = await kind({
-                    "bootstrap.servers": self._bootstrap(), **self._client, "client.id": "hapax-operator"}).start()
-            assert isinstance(known, kind)
-            return known
+        """Raises HapaxError; TimeoutError if no node of the cluster is known, or none takes a connection."""
+        try:
+            async with asyncio.timeout(_CONNECT_S), self._clients_lock:
+                known = self._clients.get(kind)
+                if known is None:
+                    await self._view.wait_for(lambda view: any(node.port > 0 for node in view.nodes()))
+                    known = self._clients[kind] = await kind({
+                        **_CLIENT, "bootstrap.servers": self._bootstrap(), **self._client,
+                        "client.id": "hapax-operator"}).start()
+                assert isinstance(known, kind)
+                return known
+        except TimeoutError:
+            nodes = self._bootstrap() or "none is registered"
+            raise TimeoutError(f"no connection to the cluster's nodes ({nodes}) within {_CONNECT_S:.0f} s") from None
 
 
 def _key(resource: Resource) -> Key:

@@ -1,16 +1,25 @@
-"""A queue of keys for workers. A key is queued at most once, and never held by two workers at a time."""
+"""A queue of keys for workers. A key is queued at most once, and never held by two workers at a time.
+
+A worker that holds a key for half a minute is named in the log, with what it waits for: the key has no other look
+meanwhile, and whatever does not answer may do so without an error.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from hapax.runtime import telemetry
 from hapax.runtime.metrics import Counter
 
 _FIRST_BACKOFF_S: Final = 0.5
 _LONGEST_BACKOFF_S: Final = 30.0
+_LONG_S: Final = 30.0
+_SHOWN: Final = 4
+"""Of the calls that a worker is in, the innermost ones."""
+
+log = telemetry.logger("work-queue")
 
 K = TypeVar("K", bound=Hashable)
 
@@ -23,6 +32,7 @@ class WorkQueue(Generic[K]):
         self._waiting: dict[K, None] = {}
         self._held: dict[K, bool] = {}
         """Key that a worker holds -> whether it was added again in the meantime."""
+        self._watched: dict[K, asyncio.TimerHandle] = {}
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
         self._some = asyncio.Event()
@@ -65,9 +75,11 @@ class WorkQueue(Generic[K]):
         key = next(iter(self._waiting))
         del self._waiting[key]
         self._held[key] = False
+        self._watch(key, asyncio.current_task(), _LONG_S)
         return key
 
     def done(self, key: K) -> None:
+        self._watched.pop(key).cancel()
         if self._held.pop(key):
             self.add(key)
 
@@ -101,7 +113,27 @@ class WorkQueue(Generic[K]):
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        for timer in self._watched.values():
+            timer.cancel()
+
+    def _watch(self, key: K, worker: asyncio.Task[Any] | None, held_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._watched[key] = loop.call_later(_LONG_S, self._takes_long, key, worker, held_s)
+
+    def _takes_long(self, key: K, worker: asyncio.Task[Any] | None, held_s: float) -> None:
+        log.warning("a look takes long", what=str(key), seconds=round(held_s), waits_in=waits_in(worker))
+        self._watch(key, worker, held_s + _LONG_S)
 
     def _due(self, key: K) -> None:
         self._timers.pop(key, None)
         self.add(key)
+
+
+def waits_in(task: asyncio.Task[Any] | None) -> str:
+    """The names of the calls in which a task waits, the innermost last."""
+    names: list[str] = []
+    inner: Any = None if task is None else task.get_coro()
+    while hasattr(inner, "cr_await"):
+        names.append(inner.__qualname__)
+        inner = inner.cr_await
+    return " > ".join(names[-_SHOWN:])

@@ -71,6 +71,7 @@ async def test_a_copier_tells_how_far_it_is_and_what_it_does_not_copy(
     report = status.until(lambda each: each.records == 30 and not each.topics[0].lag_records, "30 records")
     assert [each._replace(lag_ms=0) for each in report.topics] == [TopicState(topic, 2)]
     assert report.source_error == report.target_error == "" and report.started_ms > 1_700_000_000_000
+    assert report.matching == 1
 
     async with Admin({"bootstrap.servers": both.bootstrap}) as admin:
         await admin.delete_topics([topic])
@@ -82,4 +83,16 @@ async def test_a_copier_tells_how_far_it_is_and_what_it_does_not_copy(
 def test_a_source_that_does_not_answer_is_told(topic: str, start: Start) -> None:
     (port,) = free_ports(1)
     report = start(f"127.0.0.1:{port}", topic).until(lambda each: bool(each.source_error), "an error")
-    assert report.topics == () and report.target_error == ""
+    assert (report.topics, report.target_error, report.matching) == ((), "", None)
+
+
+async def test_a_copier_without_partitions_says_whether_there_is_anything_to_copy(
+    both: LocalCluster, topic: str, start: Start
+) -> None:
+    """Its group gives it none for a while, and it answers meanwhile."""
+    await make_topic(both.bootstrap, topic, 1)
+    seen: list[Report] = []
+    start(both.bootstrap, topic).until(lambda each: bool(seen.append(each) or each.topics), "its partition")
+    assert {each.matching for each in seen if not each.topics} <= {None, 1}
+    none = start(both.bootstrap, topic + "-none").until(lambda each: each.matching is not None, "a look at the source")
+    assert (none.matching, none.topics) == (0, ())

@@ -129,6 +129,22 @@ MUTANTS = (
         (unit("runtime/test_etcd_members.py"),),
     ),
     Mutant(
+        "a snapshot of etcd may be another cluster's", PAGE, "runtime/etcd_members.py",
+        "                    if not size:", "                    if False:",
+        (unit("runtime/test_etcd_members.py"),),
+    ),
+    Mutant(
+        "another cluster of etcd keeps a member that was meant for ours", PAGE, "runtime/etcd_members.py",
+        "            await self.remove(endpoint, added.member.ID)\n",
+        "",
+        (unit("runtime/test_etcd_members.py"),),
+    ),
+    Mutant(
+        "any cluster that answers while etcd is founded becomes the known one", PAGE, OPERATOR + "plan_etcd.py",
+        "all(each.ordinal < 0 for each in seen.members)", "False",
+        (PLAN,),
+    ),
+    Mutant(
         "a snapshot of etcd is of a member that lags behind", PAGE, OPERATOR + "plan_etcd_care.py",
         "key=lambda each: (each.applied < newest - _BEHIND, each.leader, each.member))\n",
         "key=lambda each: (each.leader, each.member))\n",

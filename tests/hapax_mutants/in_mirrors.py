@@ -31,6 +31,16 @@ MUTANTS = (
         (PLAN,),
     ),
     Mutant(
+        "copiers without partitions have nothing to copy", PAGE, OPERATOR + "plan_mirror.py",
+        "        if any(matching):\n", "        if False:\n",
+        (PLAN,),
+    ),
+    Mutant(
+        "copiers that have not connected have nothing to copy", PAGE, OPERATOR + "plan_mirror.py",
+        "        if not matching:\n", "        if False:\n",
+        (PLAN,),
+    ),
+    Mutant(
         "a Mirror that the policy forbids goes on", PAGE, OPERATOR + "plan_mirror.py",
         "        actions = (Stop(running.version),)\n",
         "        pass\n",

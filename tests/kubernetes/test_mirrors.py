@@ -61,7 +61,8 @@ def mirror(namespace: Namespace, name: str = "orders", **spec: Any) -> None:
 
 
 def report(records: int, *topics: dict[str, Any], started: int = 1_767_225_600_000) -> dict[str, Any]:
-    return {"startedMs": started, "records": records, "sourceError": "", "topics": list(topics)}
+    return {"startedMs": started, "records": records, "sourceError": "", "matching": len(topics),
+            "topics": list(topics)}
 
 
 def topic(name: str, lag: int = 0, **more: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import signal
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -67,6 +67,25 @@ def test_others_write_the_status_and_the_metadata(namespace: Namespace, operator
     wait_until(lambda: namespace.get(TOPICS, name)["status"]["partitions"] == 2, "its own word", 60)
     wait_until(lambda: len(namespace.get(TOPICS, name)["status"]["topicId"]) == 32, "its own id", 60)
     assert namespace.get(TOPICS, name)["metadata"]["finalizers"] == ["hapax.dev/delete-topic"]
+
+
+def test_the_status_of_a_producer_says_that_its_coordinator_does_not_answer(
+    namespace: Namespace, operator: OperatorProcess, hapax: LocalCluster
+) -> None:
+    (name,) = names(1)
+    namespace.topic(name)
+    until_ready(namespace, name)
+
+    def shown() -> tuple[str, str]:
+        return namespace.condition("transactionalproducers", name)
+
+    with ExitStack() as held:
+        for process in hapax.status().processes:
+            if process.role == "coordinator":
+                held.enter_context(frozen(process.pid))
+        namespace.producer(name, transactionalId=name)
+        wait_until(lambda: shown() == ("False", "NotAnswered"), f"a word in the status: {shown()}", 60)
+    wait_until(lambda: shown()[0] == "True", "a producer that is described", 90)
 
 
 def test_stores_stand_still(

@@ -194,12 +194,13 @@ class Copier:
         return "" if self._connected else "both clusters have not answered yet"
 
     def report(self) -> dict[str, Any]:
-        """What /status tells. `startedMs`: in ms since 1970; `records`: copied since then."""
+        """What /status tells. `startedMs`: in ms since 1970; `records`: copied since then; `matching`: the number of
+        topics on the source that match, whoever copies them, once it is known."""
         told = {"startedMs": self._started_ms, "records": sum(each.records for each in self._shares.counts.values())}
         if not self._connected:
             return {**told, **self._unreached, "topics": []}
-        return {**told, "sourceError": silence(self._shares, self._now()), "targetError": "",
-                "topics": topic_reports(self._settings, self._shares, self._topics)}
+        return {**told, "matching": len(self._topics.wanted), "sourceError": silence(self._shares, self._now()),
+                "targetError": "", "topics": topic_reports(self._settings, self._shares, self._topics)}
 
     def results(self) -> list[PartitionResult]:
         found = []

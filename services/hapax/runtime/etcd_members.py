@@ -106,9 +106,14 @@ class EtcdMembers:
         """Raises EtcdRefused, also if a member of another cluster answers. Other changes need no check: they name an id
         that no other cluster has."""
         await self._check_cluster(endpoint, cluster)
-        await self._call(
+        added = await self._call(
             endpoint, _CLUSTER, "MemberAdd", rpc_pb2.MemberAddRequest(peerURLs=[peer_url], isLearner=True),
             rpc_pb2.MemberAddResponse)
+        if added.header.cluster_id != cluster:
+            # Between the two calls, the endpoint became another cluster's, which would wait for a member that never
+            # comes.
+            await self.remove(endpoint, added.member.ID)
+            _check(endpoint, cluster, added.header.cluster_id)
 
     async def promote(self, endpoint: str, member: int) -> None:
         """Raises EtcdRefused, also if the learner has not caught up."""
@@ -151,6 +156,8 @@ class EtcdMembers:
         try:
             with part.open("wb") as file:
                 async for piece in call(rpc_pb2.SnapshotRequest(), timeout=timeout_s):
+                    if not size:  # again: the connection is that of this stream, as long as the stream lasts
+                        await self._check_cluster(endpoint, cluster)
                     await asyncio.to_thread(file.write, piece.blob)
                     size += len(piece.blob)
                     kept = tail + piece.blob

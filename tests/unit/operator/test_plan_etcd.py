@@ -127,6 +127,18 @@ def seen(members: list[MemberSeen], wanted: int, pods: list[PodSeen] | None = No
 THREE = [member(0, leader=True), member(1), member(2)]
 
 
+@pytest.mark.parametrize("permitted", [False, True])
+def test_a_cluster_of_others_that_answers_while_one_is_founded_does_not_become_known(permitted: bool) -> None:
+    """Without TLS, a pod of another release may have got an address that was one of ours. Once another cluster were the
+    known one, ours would need a person."""
+    pods = [pod(0, volume=EMPTY, runs_as=FOUNDER if permitted else "")]
+    record = Record("u0", "c0") if permitted else Record()
+    planned = plan(seen([member(-1, id="ff", leader=True)], 1, pods, record=record, clusters=frozenset({"d"})))
+    assert planned.step is None and "cluster d answers" in planned.ready.message
+    own = plan(seen([member(0, leader=True)], 1, pods, record=record))
+    assert own.step == Remember("c")
+
+
 def waiting(ordinal: int) -> PodSeen:
     return PodSeen(ordinal, f"u{ordinal}", f"c{ordinal}", EMPTY)
 

@@ -82,9 +82,20 @@ def test_a_mirror_that_copies_is_ready_and_tells_how_far_it_is() -> None:
 def test_a_mirror_of_topics_that_are_not_there_says_so() -> None:
     """A name may be misspelt."""
     described = mirror()
-    planned = plan(described, seen(described, reports={"uid-a": report()}))
+    planned = plan(described, seen(described, reports={"uid-a": report()._replace(matching=0)}))
     assert condition(planned) == ("True", "NothingToCopy")
     assert "the source has none of spec.topics" in planned.conditions[0].message
+
+
+@pytest.mark.parametrize(("matching", "why"), [(None, "have not connected"), (3, "share out the topics that match, 3")])
+def test_a_copier_that_has_just_started_does_not_say_that_there_is_nothing_to_copy(
+    matching: int | None, why: str
+) -> None:
+    """It has no partitions before its group gives it some."""
+    described = mirror()
+    planned = plan(described, seen(described, reports={"uid-a": report()._replace(matching=matching)}))
+    assert condition(planned) == ("False", "Starting") and why in planned.conditions[0].message
+    assert planned.notes == ()
 
 
 @pytest.mark.parametrize("change", [{"fingerprint": "other"}, {"wanted": 7}])

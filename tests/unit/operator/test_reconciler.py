@@ -378,6 +378,41 @@ async def test_an_id_that_is_in_use_is_left_alone_until_it_is_adopted(
     assert (stored, clients.done) == (["1"], ["fence hung"])
 
 
+@pytest.mark.parametrize("ownership", [
+    {"adopts": "false", "transactionalId": "a"}, {"transactionalId": "a"},
+    {"lease": {"name": "leased", "partitions": ["t-0"]}}])
+async def test_what_the_cluster_does_not_answer_stands_in_the_status(
+    monkeypatch: pytest.MonkeyPatch, ownership: dict[str, Any]
+) -> None:
+    """No node is known, for example: the look ends, is repeated, and says why the resource is not ready."""
+    written: list[Any] = []
+
+    class Nobody(FakeCluster):
+        def nodes(self) -> list[Any]:
+            return []
+
+        async def wait_for(self, *_: Any) -> None:
+            await asyncio.get_running_loop().create_future()
+
+    class Written(Answers):
+        async def put_status(self, _: Any, changes: Any) -> Any:
+            written.append([(each["type"], each["reason"], each["message"]) for each in changes["conditions"]])
+            return {**found, "status": changes}
+
+    monkeypatch.setattr("hapax_operator.reconciler._CONNECT_S", 0.05)
+    found = producer(**ownership)
+    known = {"type": "Hanging", "status": "False", "reason": "None", "message": "none"}
+    found["status"] = {"conditions": [known]}
+    async with reconciler(Written(found), Nobody()) as made:
+        made.seen(PRODUCERS, found)
+        await queued(made)
+        with pytest.raises(TimeoutError, match="none is registered"):
+            await made._producer(LOADER)
+    (ready, hanging), = written
+    assert ready[:2] == ("Ready", "NotAnswered") and "no connection to the cluster's nodes" in ready[2]
+    assert hanging[:2] == ("Hanging", "None")
+
+
 @pytest.mark.parametrize("change", [None, {"paused": "true"}, {}])
 async def test_a_resource_that_changes_during_a_fence_has_no_further_producer_fenced(
     monkeypatch: pytest.MonkeyPatch, change: dict[str, Any] | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from hapax_operator.conditions import Condition, merged
 from hapax_operator.resources import BadResource, read_producer, read_topic
 from hapax_operator.status import StatusWriter
 from hapax_operator.work_queue import WorkQueue
+from hapax_sim.loop import SimLoop
 
 
 async def test_a_key_is_in_the_queue_once_and_in_one_worker_s_hands() -> None:
@@ -27,6 +29,36 @@ async def test_a_key_is_in_the_queue_once_and_in_one_worker_s_hands() -> None:
     assert await queue.get() == "a"
     queue.done("a")
     assert len(queue) == 0
+
+
+def test_a_worker_that_waits_for_long_is_named_with_what_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+    async def asks() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def works(queue: WorkQueue[str]) -> None:
+        await queue.get()
+        await asks()
+
+    async def history() -> None:
+        queue: WorkQueue[str] = WorkQueue()
+        worker = asyncio.ensure_future(works(queue))
+        queue.add("a")
+        await asyncio.sleep(29)
+        assert caplog.messages == []
+        await asyncio.sleep(32)
+        worker.cancel()
+        queue.done("a")
+        await asyncio.sleep(100)
+
+    with caplog.at_level(logging.WARNING):
+        loop = SimLoop()
+        try:
+            loop.run_until_complete(history())
+        finally:
+            loop.close()
+    fields = [each.fields for each in caplog.records]  # type: ignore[attr-defined]
+    assert [(each["what"], each["seconds"]) for each in fields] == [("a", 30), ("a", 60)]
+    assert all(each["waits_in"].endswith("works > " + asks.__qualname__) for each in fields), fields
 
 
 async def test_what_fails_comes_back_later_each_time_until_it_succeeds() -> None:

@@ -22,18 +22,37 @@ class Server:
     def __init__(self) -> None:
         self.pieces = [b"page 1", b"page 2"]
         self.digest = hashlib.sha256(b"".join(self.pieces)).digest()
+        self.clusters = [7]
+        """By which it answers in turn; the last one stays."""
+        self.members: dict[int, str] = {}
+
+    def header(self) -> Any:
+        cluster = self.clusters.pop(0) if len(self.clusters) > 1 else self.clusters[0]
+        return rpc_pb2.ResponseHeader(cluster_id=cluster)
 
     async def snapshot(self, request: Any, context: Any) -> AsyncIterator[Any]:
         for piece in (*self.pieces, self.digest[:5], self.digest[5:]):
             yield rpc_pb2.SnapshotResponse(blob=piece)
 
     async def status(self, request: Any, context: Any) -> Any:
-        return rpc_pb2.StatusResponse(header=rpc_pb2.ResponseHeader(cluster_id=7))
+        return rpc_pb2.StatusResponse(header=self.header())
+
+    async def add(self, request: Any, context: Any) -> Any:
+        self.members[5] = request.peerURLs[0]
+        return rpc_pb2.MemberAddResponse(header=self.header(), member=rpc_pb2.Member(ID=5))
+
+    async def remove(self, request: Any, context: Any) -> Any:
+        del self.members[request.ID]
+        return rpc_pb2.MemberRemoveResponse(header=self.header())
 
     def service(self, handler_call_details: Any) -> Any:
-        if handler_call_details.method == "/etcdserverpb.Maintenance/Status":
-            return grpc.unary_unary_rpc_method_handler(
-                self.status, rpc_pb2.StatusRequest.FromString, rpc_pb2.StatusResponse.SerializeToString)
+        for name, does, asked, answers in (
+            ("Maintenance/Status", self.status, rpc_pb2.StatusRequest, rpc_pb2.StatusResponse),
+            ("Cluster/MemberAdd", self.add, rpc_pb2.MemberAddRequest, rpc_pb2.MemberAddResponse),
+            ("Cluster/MemberRemove", self.remove, rpc_pb2.MemberRemoveRequest, rpc_pb2.MemberRemoveResponse),
+        ):
+            if handler_call_details.method == f"/etcdserverpb.{name}":
+                return grpc.unary_unary_rpc_method_handler(does, asked.FromString, answers.SerializeToString)
         assert handler_call_details.method == "/etcdserverpb.Maintenance/Snapshot"
         return grpc.unary_stream_rpc_method_handler(
             self.snapshot, rpc_pb2.SnapshotRequest.FromString, rpc_pb2.SnapshotResponse.SerializeToString)
@@ -94,9 +113,13 @@ async def test_a_snapshot_that_is_not_whole_is_not_there(tmp_path: Path, served:
     assert not os.listdir(tmp_path)
 
 
-async def test_a_snapshot_of_another_cluster_is_none_of_ours(tmp_path: Path, served: tuple[Server, str]) -> None:
-    """Ours would be deleted for it."""
-    _, endpoint = served
+@pytest.mark.parametrize("clusters", [[7], [8, 7]])
+async def test_a_snapshot_of_another_cluster_is_none_of_ours(
+    clusters: list[int], tmp_path: Path, served: tuple[Server, str]
+) -> None:
+    """Ours would be deleted for it. The endpoint may become another's after it was asked."""
+    server, endpoint = served
+    server.clusters = clusters
     members = EtcdMembers()
     try:
         with pytest.raises(EtcdRefused, match="a member of another cluster, 7: 8 was asked for"):
@@ -104,3 +127,19 @@ async def test_a_snapshot_of_another_cluster_is_none_of_ours(tmp_path: Path, ser
     finally:
         await members.close()
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("clusters", [[7], [8, 7]])
+async def test_another_cluster_gets_no_member_of_ours(clusters: list[int], served: tuple[Server, str]) -> None:
+    server, endpoint = served
+    server.clusters = clusters
+    members = EtcdMembers()
+    try:
+        with pytest.raises(EtcdRefused, match="a member of another cluster, 7: 8 was asked for"):
+            await members.add_learner(endpoint, 8, "http://etcd-1:2380")
+        assert server.members == {}
+        server.clusters = [8]
+        await members.add_learner(endpoint, 8, "http://etcd-1:2380")
+    finally:
+        await members.close()
+    assert server.members == {5: "http://etcd-1:2380"}
