@@ -195,7 +195,7 @@ class Copier:
 
     def report(self) -> dict[str, Any]:
         """What /status tells. `startedMs`: in ms since 1970; `records`: copied since then; `matching`: the number of
-        topics on the source that match, whoever copies them, once it is known."""
+        topics on the source that match, here or in other copiers, once it is known."""
         told = {"startedMs": self._started_ms, "records": sum(each.records for each in self._shares.counts.values())}
         if not self._connected:
             return {**told, **self._unreached, "topics": []}
