@@ -63,13 +63,13 @@ class Disturbed(BackedUpCluster):
 
     async def _after_one(self, partition: TopicPartition) -> None:
         self.seen[partition] += 1
-        if self.seen[partition] > 1:
+        if self.seen[partition] > 1 or partition not in (MOVED, FAILED):
             return
         async with Admin({"bootstrap.servers": self.running.bootstrap}) as admin:  # this client must not hear of it
             if partition == MOVED:
                 await self._move(admin, partition)
                 self._has_moved.set()
-            elif partition == FAILED:
+            else:
                 await self._has_moved.wait()  # to a broker that is alive
                 await self._fail(admin, partition)
 
