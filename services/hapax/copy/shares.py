@@ -34,6 +34,7 @@ from hapax.core.copy.position import (
     Trouble,
     choose,
     is_of_a_copy,
+    is_of_former,
     judge,
 )
 from hapax.core.copy.topics import Wanted
@@ -74,6 +75,8 @@ class Known(NamedTuple):
     """None: nothing was copied."""
     unclaimed: bool
     """Not both places have it."""
+    former: bool = False
+    """A place has the position of a topic that had another id."""
 
 
 class TargetIds(NamedTuple):
@@ -348,7 +351,9 @@ class Shares:
                 "%s was deleted and made again on the target, so it is copied from the beginning", name_of(share))
         position = {Chosen.GROUP: group, Chosen.SAVED: own}.get(chosen)
         differs = position is None or group != position or (saved is not None and own != position)
-        return Known(chosen, position, differs and (position is None or is_of_a_copy(*position[:2])))
+        former = chosen is Chosen.NONE and any(
+            each is not None and is_of_former(*each[:2], ids.share) for each in (group, own))
+        return Known(chosen, position, differs and (position is None or is_of_a_copy(*position[:2])), former)
 
     async def _load_groups(self, found: dict[TopicPartition, _Start | None]) -> None:
         """Reads once, for all shares that are to be read, what was copied where. A share of which that cannot be known
@@ -402,7 +407,8 @@ class Shares:
         async with asyncio.timeout(_LOOK_UP_S):
             offsets = (await self._clients.source.listed_offsets([source]))[source]
             if committed is None:
-                offset, epoch, trouble = offsets.first, NO_EPOCH, await self._unused(share, name_of(source))
+                offset, epoch = offsets.first, NO_EPOCH
+                trouble = await self._unused(share, name_of(source), former=known.former)
             else:
                 offset = committed.offset
                 epoch, trouble = await self._judged(share, committed, topic, offsets, known.chosen)
@@ -474,21 +480,47 @@ class Shares:
                 self.put_in_trouble(share, trouble)
         return True
 
-    async def _unused(self, share: TopicPartition, name: str) -> Trouble | None:
+    async def _unused(self, share: TopicPartition, name: str, *, former: bool) -> Trouble | None:
         """A partition of the target without a position must hold nothing: who knows what of the source it has. With
-        by_key its records are spread over partitions that may hold others' too, so only the position tells. Raises
-        HapaxError."""
-        if self._settings.into_existing or self._settings.by_key:
+        by_key its records are spread over partitions that may hold others' too, so only the position tells. `former`:
+        there is a position of a topic of this name with another id. That topic was deleted, or the target was restored
+        from a backup: then the present one has what was copied, though both have new ids. Raises HapaxError."""
+        by_key = self._settings.by_key
+        if (self._settings.into_existing or by_key) and not former:
             return None
-        end = (await self._clients.target.listed_offsets([share]))[share].high_watermark
-        if end == 0:
+        held = await self._data_partitions(share) if by_key else [share]
+        ends = await self._clients.target.listed_offsets(held)
+        full = next((each for each in held if ends[each].high_watermark), None)
+        if full is None or (by_key and await self._has_begun(share)):
             return None
+        where = f"{name_of(full)} on the target already holds offsets up to {ends[full].high_watermark}"
+        if former and (self._settings.into_existing or by_key):
+            return Trouble(
+                Kind.NOT_EMPTY,
+                f"{name}: {where}, and the positions of this copy are of a former topic of that name: the target was"
+                " restored from a backup, or others have written since the topic was made again. Copying from the"
+                " beginning could double what it has. Choose another --name and --prefix, or delete the topic on the"
+                f" target{f' and {share.topic!r}' if by_key else ''}")
         return Trouble(
             Kind.NOT_EMPTY,
-            f"{name}: {name_of(share)} on the target already holds offsets up to {end}, and neither group"
+            f"{name}: {where}, and neither group"
             f" {self._settings.group!r} nor topic {self._saved.topic!r} has a position for it: it was not filled by"
             " this copy, or both were deleted. Copying would double what it has. Delete the topic on the target, choose"
             " another --prefix, or give --into-existing to copy everything behind what is there")
+
+    async def _data_partitions(self, share: TopicPartition) -> list[TopicPartition]:
+        data = self._topics.data_topic(share.topic)
+        listed = await self._clients.target.list_topics([data])
+        return [TopicPartition(data, PartitionIndex(each.partition)) for topic in listed for each in topic.partitions]
+
+    async def _has_begun(self, share: TopicPartition) -> bool:
+        """By key: whether this copy has filled the present topic. A position of one of its shares is committed before
+        their first record is written."""
+        shares = [each for each in self.sources if each.topic == share.topic]
+        ids = (await self._target_ids([share])).get(share)
+        committed = await self._clients.group.committed(shares)
+        return ids is not None and any(
+            is_of_a_copy(*each[:2]) and Position.read(*each[:2]).data_id == ids.data for each in committed.values())
 
     def put_in_trouble(self, share: TopicPartition, trouble: Trouble) -> None:
         former = self.troubles.get(share)
