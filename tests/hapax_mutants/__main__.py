@@ -33,7 +33,8 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 COPIED: Final = (
     "services", "operator", "proto", "docs",
     *(f"tests/{name}" for name in (
-        "scenarios", "unit", "simulation", "hapax_sim", "hapax_checker", "hapax_explore", "hapax_mutants",
+        "scenarios", "unit", "integration", "simulation", "hapax_sim", "hapax_checker", "hapax_explore",
+        "hapax_mutants",
     )),
 )  # fmt: skip
 PAGE: Final = ROOT / "docs" / "mutants.md"
