@@ -14,6 +14,7 @@ _GROUPS: Final = unit("copy/test_groups.py")
 _READER: Final = unit("copy/test_reader.py")
 _SHARES: Final = unit("copy/test_shares.py")
 _SAVED: Final = unit("copy/test_saved.py")
+_TOPICS: Final = unit("copy/test_topics.py")
 _COPYING: Final = sim("1009201-1009204", "--hours 0.004 --scene copying --faults-every 2")
 
 MUTANTS: Final = (
@@ -246,5 +247,12 @@ MUTANTS: Final = (
         "            await producer.send_offsets(positions, group())\n",
         "            await producer.send_offsets({} if batches else positions, group())\n",
         (_COPYING,),
+    ),
+    Mutant(
+        "a copy by key forgets where records go that are under way", "each record once",
+        "copy/topics.py",
+        "        self._data |= {share: each.target for share, each in self.wanted.items()}\n",
+        "        self._data = {share: each.target for share, each in self.wanted.items()}\n",
+        (_TOPICS,),
     ),
 )

@@ -207,9 +207,8 @@ class Copier:
         for share, source in sorted(self._shares.sources.items()):
             count = self._shares.count(share)
             trouble = self._shares.troubles.get(share)
-            wanted = self._topics.wanted.get(share.topic)
             found.append(PartitionResult(
-                source.topic, source.partition, share.topic if wanted is None else wanted.target, count.records,
+                source.topic, source.partition, self._topics.data_topic(share.topic), count.records,
                 count.bytes, count.position, self._ends.get(share, -1), count.lost,
                 "" if trouble is None else trouble[0].message))
         return found
@@ -476,7 +475,7 @@ class Copier:
             load.add(share, share, outgoing)
 
     async def _fill_by_key(self, load: Load, share: TopicPartition, reading: Reading, held: Iterable[Held]) -> None:
-        target = self._topics.wanted[share.topic].target
+        target = self._topics.data_topic(share.topic)
         found = by_key(
             ((each, reading.position) for each in held), reading.partition.partition,
             await self._writer.partitions_of(target), self._limit(target))

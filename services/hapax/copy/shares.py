@@ -164,7 +164,7 @@ class Shares:
         if partition in self.owned:
             return [partition]
         return [share for share in sorted(self.owned)
-                if share.topic in self._topics.wanted and self._topics.wanted[share.topic].target == partition.topic]
+                if share in self.sources and self._topics.data_topic(share.topic) == partition.topic]
 
     def copied(self) -> dict[TopicPartition, Copied]:
         """By partition of the source: up to where the owned shares are copied."""
@@ -378,10 +378,10 @@ class Shares:
         the former one. Raises HapaxError."""
         topics = {share: (share.topic, self._topics.data_topic(share.topic)) for share in shares}
         ids = {each.name: id_of(each.topic_id) for each in await self._clients.target.list_topics(
-            {name for names in topics.values() for name in names if name})}
+            {name for names in topics.values() for name in names})}
         return {
             share: TargetIds(ids.get(own, ""), ids.get(data, "") if self._settings.by_key else "")
-            for share, (own, data) in topics.items() if own in ids and (not data or data in ids)}
+            for share, (own, data) in topics.items() if own in ids and data in ids}
 
     def _half_made_again(self, share: TopicPartition) -> Trouble:
         data = self._topics.data_topic(share.topic)

@@ -26,6 +26,9 @@ class Topics:
         self._target = target
         self.wanted: dict[str, Wanted] = {}
         """By the name of the topic that holds the shares on the target."""
+        self._data: dict[str, str] = {}
+        """Topic of shares -> topic of the target that has the records; of all that were ever wanted. A topic may be
+        deleted on the source, or be refused another partition on the target, while records of it are under way."""
         self.troubles: dict[str, str] = {}
         """Target topic -> why it cannot be used."""
         self.target_ids: dict[str, str] = {}
@@ -38,9 +41,8 @@ class Topics:
         return f"{self._settings.group}.{wanted.source}" if self._settings.by_key else wanted.target
 
     def data_topic(self, share_topic: str) -> str:
-        """The topic of the target that has the records. Empty: `share_topic` is not copied any more."""
-        wanted = self.wanted.get(share_topic)
-        return "" if wanted is None else wanted.target
+        """The topic of the target that has the records."""
+        return self._data[share_topic]
 
     async def discover(self) -> list[Wanted]:
         """The topics that are copied, which exist on the target now, with as many partitions at least. A topic for
@@ -69,6 +71,7 @@ class Topics:
             each for each in wanted
             if each.target not in self.troubles and self.share_topic(each) not in self.troubles]
         self.wanted = {self.share_topic(each): each for each in usable}
+        self._data |= {share: each.target for share, each in self.wanted.items()}
         return usable
 
     async def _taken(self, names: Iterable[str]) -> list[str]:
