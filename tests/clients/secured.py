@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import random
+import secrets
 import socket
 from pathlib import Path
 from typing import NamedTuple
 
 from hapax.local.authority import Authority
+from hapax.local.folder import hold_port
 
 NODES = (0, 1, 2, 100, 101)
+_HELD: list[socket.socket] = []
 """Ids of brokers and coordinators that a test may start."""
 
 
@@ -67,13 +69,17 @@ def secured(folder: Path) -> Secured:
 
 
 def free_ports() -> int:
-    """The first port of a listener `...:PORT+node.id`."""
+    """The first port of a listener `...:PORT+node.id`. As the nodes bind theirs some time later, all of them are held
+    until this process ends."""
     while True:
-        first = random.randrange(20_000, 32_000)  # below the ports that the system gives to clients
+        first = 20_000 + secrets.randbelow(12_000)  # below the ports that the system gives to clients
+        held: list[socket.socket] = []
         try:
             for node in NODES:
-                with socket.socket() as sock:
-                    sock.bind(("127.0.0.1", first + node))
-            return first
+                held += hold_port(first + node)
         except OSError:
+            for each in held:
+                each.close()
             continue
+        _HELD.extend(held)
+        return first

@@ -17,7 +17,7 @@ from clients.secured import Secured, secured
 from hapax.client import Admin, Consumer, FatalError, NewTopic, Producer, SaslAuthenticationFailed
 from hapax.client.users import ScramDeletion, ScramUpsertion
 from hapax.core.sasl.scram_keys import ScramMechanism
-from hapax.local.folder import free_port
+from integration.etcd_process import held_ports
 
 VALUES = [b"v%d" % number for number in range(50)]
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -30,7 +30,7 @@ class Kafka(KafkaFromMaven):
 
     def __init__(self, folder: Path, tls: Secured) -> None:
         self._tls = tls
-        self.login_port = free_port(set())
+        (self.login_port,) = held_ports(self, 1)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "node.pem").write_bytes(
             (tls.folder / "node.key").read_bytes() + (tls.folder / "node.crt").read_bytes())

@@ -12,6 +12,7 @@ import json
 import random
 import shutil
 import signal
+import socket
 import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -103,6 +104,8 @@ class World:
         self.scenarios = 0
         self._own_faults: dict[tuple[str, int, str], float] = {}
         self.processes: dict[str, Process] = {}
+        self._held: list[socket.socket] = []
+        """Keep other callers from the ports, also while a process is down."""
         self.clients: dict[str, str] = {}
         """Names of running client processes, each mapped to itself."""
         self.view: ClusterView
@@ -171,6 +174,8 @@ class World:
             self.nursery.close()
         if self.bridge is not None:
             self.bridge.close()
+        for each in self._held:
+            each.close()
 
     def _names(self) -> dict[str, str]:
         layout = self.layout
@@ -189,9 +194,9 @@ class World:
         else:
             taken = {port for process in self.processes.values() for port in process.ports.values()}
             host, namespace = "127.0.0.1", ""
-            ports = {use: free_port(taken) for use in _PORTS}
+            ports = {use: free_port(taken, self._held) for use in _PORTS}
         if self.layout.proxied and kind in ("broker", "coordinator"):
-            ports["proxy"] = free_port(set(ports.values()))
+            ports["proxy"] = free_port(set(ports.values()), self._held)
         self.processes[name] = Process(name, kind, host, namespace, ports)
 
     def _arguments(self, process: Process) -> list[str]:
@@ -219,7 +224,7 @@ class World:
         return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
 
     def _plan_proxy(self) -> None:
-        control = ("127.0.0.1", free_port(set()))
+        control = ("127.0.0.1", free_port(set(), self._held))
         routes = [
             (("127.0.0.1", p.ports["proxy"]), p.address("kafka"))
             for p in self.processes.values() if "proxy" in p.ports

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from integration.etcd_process import dies_with_parent, free_ports
+from integration.etcd_process import dies_with_parent, held_ports
 
 _READY_S: Final = 90.0
 _LOOK_EVERY_S: Final = 0.1
@@ -51,7 +51,7 @@ class KubeApi:
         self.folder = folder
         self.kubeconfig = folder / "admin.kubeconfig"
         self.address = address
-        self.port, self._etcd_client, self._etcd_peer = free_ports(3)
+        self.port, self._etcd_client, self._etcd_peer = held_ports(self, 3)
         self.server = f"https://{address}:{self.port}"
         self._tokens = {name: secrets.token_hex(16) for name in self.users}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}

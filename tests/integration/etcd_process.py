@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 from hapax.local.folder import free_port
@@ -17,6 +19,21 @@ def free_ports(count: int) -> list[int]:
     """Below the range of outgoing connections: one of those may take any other port before its owner binds it."""
     taken: set[int] = set()
     return [free_port(taken) for _ in range(count)]
+
+
+def held_ports(owner: object, count: int) -> list[int]:
+    """As `free_ports`, for processes of `owner` that start later or again: nobody else is given them until then, nor
+    as long as `owner` lives."""
+    taken: set[int] = set()
+    held: list[socket.socket] = []
+    ports = [free_port(taken, held) for _ in range(count)]
+    weakref.finalize(owner, _close, held)
+    return ports
+
+
+def _close(held: list[socket.socket]) -> None:
+    for each in held:
+        each.close()
 
 
 def dies_with_parent(command: list[str]) -> list[str]:
@@ -42,7 +59,7 @@ class EtcdProcess:
         self.binary = binary
         self.folder = folder
         self.name = name
-        self.client_port, self.peer_port = free_ports(2)
+        self.client_port, self.peer_port = held_ports(self, 2)
         self.endpoint = f"127.0.0.1:{self.client_port}"
         self.members = [self]
         """Of its cluster, this one among them."""

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from hapax.local.runner import answers
-from integration.etcd_process import EtcdProcess, dies_with_parent, free_ports
+from integration.etcd_process import EtcdProcess, dies_with_parent, held_ports
 
 _READY_S = 60
 _STOP_S = 60
@@ -25,7 +25,7 @@ class ReleaseNode:
         self.role = role
         self.data = folder / self.name
         self.log = folder / f"{self.name}.log"
-        self.port, rpc_port, self._http_port = free_ports(3)
+        self.port, rpc_port, self._http_port = held_ports(self, 3)
         settings = {
             "node.id": node_id, "cluster.id": "upgrade", "etcd.endpoints": etcd.endpoint, "log.dir": self.data,
             "rpc.listen": f"127.0.0.1:{rpc_port}", "http.listen": f"127.0.0.1:{self._http_port}",

@@ -20,8 +20,7 @@ from typing import Final
 
 import pytest
 
-from hapax.local.folder import free_port
-from integration.etcd_process import dies_with_parent
+from integration.etcd_process import dies_with_parent, held_ports
 from maven import Unavailable, fetched
 
 _POM = Path(__file__).with_name("pom.xml")
@@ -67,8 +66,7 @@ class KafkaFromMaven:
         self._node_id = node_id
         self._joins = joins
         self._owned = owned
-        taken: set[int] = set()
-        self._port, self._controller_port = free_port(taken), free_port(taken)
+        self._port, self._controller_port = held_ports(self, 2)
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._settings = folder / "server.properties"

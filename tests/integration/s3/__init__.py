@@ -10,8 +10,7 @@ from typing import Final
 
 import pytest
 
-from hapax.local.folder import free_port
-from integration.etcd_process import dies_with_parent
+from integration.etcd_process import dies_with_parent, held_ports
 from integration.waiting import wait_until
 from maven import Unavailable, built, fetched
 
@@ -46,7 +45,7 @@ class ObjectStore:
             self._program = built("moto", [_LOCK], _install) / "bin" / "moto_server"
         except Unavailable as error:
             pytest.skip(str(error))
-        self.address = f"http://127.0.0.1:{free_port(set())}"
+        self.address = f"http://127.0.0.1:{held_ports(self, 1)[0]}"
         self._log = folder / "moto.log"
         self._process: subprocess.Popen[bytes] | None = None
 

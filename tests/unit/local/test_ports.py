@@ -10,6 +10,7 @@ import pytest
 from hapax.local import folder
 from hapax.local.folder import Folder, LocalClusterError, free_port, hold_port
 from hapax.local.runner import Runner, parse
+from integration.etcd_process import held_ports
 
 
 def test_a_port_that_is_held_is_no_other_cluster_s_and_its_server_can_listen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,3 +95,19 @@ def _drawn_for(port: int) -> int:
     """What has to be drawn for this port."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     return port - (10_000 if low > 12_000 else 1_024)
+
+
+def test_ports_of_a_test_s_processes_are_held_as_long_as_their_owner_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A world of processes binds its ports seconds after they were drawn, and again after each restart."""
+
+    class Owner:
+        pass
+
+    owner = Owner()
+    (port,) = held_ports(owner, 1)
+    monkeypatch.setattr(folder.secrets, "randbelow", lambda most: _drawn_for(port))
+    with pytest.raises(LocalClusterError):
+        free_port(set())
+    _serve_once(port)
+    del owner
+    assert free_port(set()) == port
