@@ -206,6 +206,24 @@ MUTANTS: Final = (
         (_SHARES,),
     ),
     Mutant(
+        "a later saved position is forgotten before the group has it", "each record once", "copy/shares.py",
+        "                    elif not start.reads and (saved",
+        "                    if not start.reads and (saved",
+        (_SHARES,),
+    ),
+    Mutant(
+        "positions that are read while their topic is made again are not saved", "each record once", "copy/shares.py",
+        "        self._tenures.update(self.owned)\n        for share in self.readings():\n",
+        "        for share in self.readings():\n",
+        (_SHARES,),
+    ),
+    Mutant(
+        "a new partition hides that the target was restored", "each record once", "copy/shares.py",
+        "if other == share or (self._settings.by_key and other.topic == share.topic))",
+        "if other == share)",
+        (_SHARES,),
+    ),
+    Mutant(
         "an open transaction that hides saved positions is not waited for", "each record once", "copy/shares.py",
         "            raise found.hidden\n",
         "            pass\n",

@@ -22,7 +22,7 @@ from hapax.copy.epochs import epoch_ends
 from hapax.copy.groups import Copied, GroupPositions
 from hapax.copy.metrics import CopyCounts, PartitionCount, State
 from hapax.copy.reader import Reader, Reading
-from hapax.copy.saved import SavedPositions
+from hapax.copy.saved import Saved, SavedPositions
 from hapax.copy.settings import CopySettings
 from hapax.copy.topics import Topics, id_of
 from hapax.core.copy.position import (
@@ -76,7 +76,8 @@ class Known(NamedTuple):
     unclaimed: bool
     """Not both places have it."""
     former: bool = False
-    """A place has the position of a topic that had another id."""
+    """A place has the position of a topic that had another id; with by_key, of any of the topic's shares: a position
+    for the present topic, though of a new partition, would say that what is there was copied since it was made."""
 
 
 class TargetIds(NamedTuple):
@@ -112,8 +113,8 @@ class Shares:
         not have it. True: nothing was copied of them before."""
         self.unread: dict[TopicPartition, OffsetAndMetadata] = {}
         """Of shares in trouble: positions that are to be committed for the same reason."""
-        self._compare = True
-        """The copy's own topic may lack positions of shares in trouble. Otherwise it is not read for each of their
+        self._compared: set[TopicPartition] = set()
+        """Shares in trouble whose position both places have. The copy's own topic is not read for each of their
         attempts."""
         self.sources: dict[TopicPartition, TopicPartition] = {}
         """Share -> partition of the source, of the whole copy."""
@@ -206,6 +207,7 @@ class Shares:
         self.troubles.pop(share, None)
         self.unclaimed.pop(share, None)
         self.unread.pop(share, None)
+        self._compared.discard(share)
         if self._groups is not None:
             self._groups.forget(share)
         source = self.sources.get(share)
@@ -220,14 +222,15 @@ class Shares:
                 self._reader.drop(source)
                 self.pending.add(share)
         self.unclaimed.clear()
-        self._compare = True
+        self._compared.clear()
 
     def save_again(self) -> None:
-        """The copy's own topic was made again, and lacks positions."""
+        """The copy's own topic was made again, and lacks positions: also those that are just being read."""
+        self._tenures.update(self.owned)
         for share in self.readings():
             self.unclaimed.setdefault(share, False)
         self.pending.update(self.owned & self.troubles.keys())
-        self._compare = True
+        self._compared.clear()
 
     def has_former(self, target_ids: Mapping[str, str]) -> bool:
         """Whether a topic of the target was deleted and made again since its position was read. `target_ids`: by name,
@@ -274,7 +277,8 @@ class Shares:
             log.warning("positions could not be read, next attempt follows: %s", error)
             await asyncio.sleep(_PAUSE_S)
             return
-        known = {share: self._known(share, committed, saved, ids.get(share)) for share in shares}
+        positions = None if saved is None else saved.positions
+        known = {share: self._known(share, committed, positions, ids.get(share)) for share in shares}
         places = asyncio.Semaphore(_LOOK_UPS)
 
         async def beginning(share: TopicPartition) -> _Start | None:
@@ -313,23 +317,23 @@ class Shares:
                     position = known[share].position
                     if not start.reads and known[share].unclaimed and position is not None:
                         self.unread[share] = position
+                    elif not start.reads and (saved is None or saved.hidden is None):
+                        self._compared.add(share)
         if waits:
             self._news()  # the others begin now
             await asyncio.sleep(_PAUSE_S)
 
     async def _read_saved(
         self, shares: Iterable[TopicPartition], committed: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> dict[TopicPartition, OffsetAndMetadata] | None:
+    ) -> Saved | None:
         """None: they are not needed. Raises HapaxError."""
         missing = any(share not in committed for share in shares)
-        if not missing and not self._compare and all(share in self.troubles for share in shares):
+        if not missing and all(share in self._compared for share in shares):
             return None
         found = await self._saved.read()
-        if found.hidden is None:
-            self._compare = False
-        elif missing:
+        if found.hidden is not None and missing:
             raise found.hidden
-        return found.positions
+        return found
 
     def _known(
         self, share: TopicPartition, committed: Mapping[TopicPartition, OffsetAndMetadata],
@@ -352,7 +356,8 @@ class Shares:
         position = {Chosen.GROUP: group, Chosen.SAVED: own}.get(chosen)
         differs = position is None or group != position or (saved is not None and own != position)
         former = chosen is Chosen.NONE and any(
-            each is not None and is_of_former(*each[:2], ids.share) for each in (group, own))
+            is_of_former(*each[:2], ids.share) for place in (committed, saved or {}) for other, each in place.items()
+            if other == share or (self._settings.by_key and other.topic == share.topic))
         return Known(chosen, position, differs and (position is None or is_of_a_copy(*position[:2])), former)
 
     async def _load_groups(self, found: dict[TopicPartition, _Start | None]) -> None:
@@ -525,6 +530,7 @@ class Shares:
     def put_in_trouble(self, share: TopicPartition, trouble: Trouble) -> None:
         former = self.troubles.get(share)
         self.pending.discard(share)
+        self._compared.discard(share)
         self.troubles[share] = trouble, self._clients.reading.now() + _AGAIN_MS
         self._reader.drop(self.sources[share])
         if former is None or former[0].message != trouble.message:

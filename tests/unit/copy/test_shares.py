@@ -31,7 +31,8 @@ SHARE, OTHER = TopicPartition("t", PartitionIndex(0)), TopicPartition("t", Parti
 class World:
     """What the shares ask. Answers about the source wait for `answers`, of OTHER for `of_other` too."""
 
-    def __init__(self, groups: Any = None) -> None:
+    def __init__(self, groups: Any = None, *, by_key: bool = False) -> None:
+        self.positions: dict[TopicPartition, OffsetAndMetadata] | None = None
         self.committed_offset: int | None = 100
         self.committed_of = ""
         self.refusal: Exception | None = None
@@ -58,7 +59,7 @@ class World:
         reader: Any = SimpleNamespace(add=self._add, drop=lambda _: None, readings=self.readings, bytes=0)
         topics: Any = SimpleNamespace(
             share_topic=lambda wanted: wanted.target, data_topic=lambda topic: topic)
-        settings = CopySettings(source={}, target={}, topics="t")
+        settings = CopySettings(source={}, target={}, topics="t", by_key=by_key)
         counts = CopyCounts(lambda: (), lambda: self.shares.state())
         saved: Any = SimpleNamespace(topic="positions", read=self._read_saved)
         self.hidden: HiddenError | None = None
@@ -68,6 +69,8 @@ class World:
     async def _committed(self, shares: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         if self.refusal is not None:
             raise self.refusal
+        if self.positions is not None:
+            return {each: self.positions[each] for each in shares if each in self.positions}
         if self.committed_offset is None:
             return {}
         return {each: position_at(self.committed_offset, self.committed_of) for each in shares}
@@ -81,7 +84,8 @@ class World:
         return {name: SimpleNamespace(partitions=self.leaders, topic_id=UUID(int=0)) for name in names}
 
     async def _list_topics(self, names: Iterable[str]) -> list[Any]:
-        return [SimpleNamespace(name=name, topic_id=str(UUID(int=9))) for name in names if self.shown]
+        return [SimpleNamespace(name=name, topic_id=str(UUID(int=9)), partitions=[SimpleNamespace(partition=0)])
+                for name in names if self.shown]
 
     async def _listed_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
         self.asked_about += partitions
@@ -163,6 +167,74 @@ async def test_positions_of_partitions_in_trouble_are_saved_too() -> None:
     assert world.shares.unread == {SHARE: position_at(1001, world.committed_of)} and not world.shares.unclaimed
     world.shares.revoked([SHARE])
     assert not world.shares.unread, "it is another process's now"
+
+
+async def test_a_later_saved_position_counts_until_the_group_has_it() -> None:
+    """A partition in trouble may be tried again before the next transaction, and one that is read may get into trouble
+    before it. At the group's earlier position there may be no trouble, but records that were copied."""
+    world = World()
+    world.committed_offset, world.committed_of = 90, str(UUID(int=9))
+    world.saved[SHARE] = position_at(1001, world.committed_of)
+    world.shares.assigned([SHARE])
+    world.answers.set()
+    await world.admitted()
+    world.shares.pending.add(SHARE)
+    await world.admitted()
+    assert world.began == [] and world.shares.unread == {SHARE: world.saved[SHARE]}
+    world.saved[SHARE] = position_at(100, world.committed_of)
+    world.shares.pending.add(SHARE)
+    await world.admitted()
+    world.shares.put_in_trouble(SHARE, Trouble(Kind.DAMAGED, "t-0"))
+    world.shares.pending.add(SHARE)
+    await world.admitted()
+    assert world.began == [100, 100]
+
+
+async def test_a_later_saved_position_counts_though_the_source_was_not_to_be_read_at_first() -> None:
+    world = World()
+    world.answers.set()
+    world.of_other.set()
+    world.shares.assigned([OTHER])
+    await world.admitted()
+    world.committed_offset, world.committed_of = 90, str(UUID(int=9))
+    world.saved[SHARE] = position_at(100, world.committed_of)
+    world.source_refusal = FatalError("no")
+    world.shares.assigned([SHARE])
+    await world.admitted()
+    world.source_refusal = None
+    world.shares.pending.add(SHARE)
+    await world.admitted()
+    assert world.began == [100, 100]
+
+
+async def test_positions_are_saved_again_though_the_topic_is_made_again_while_they_are_read() -> None:
+    world = World()
+    world.committed_offset, world.committed_of = 100, str(UUID(int=9))
+    world.saved[SHARE] = position_at(100, world.committed_of)
+    world.shares.assigned([SHARE])
+    world.shares.admit_soon()
+    await world.asked.wait()
+    world.saved.clear()
+    world.shares.save_again()
+    world.answers.set()
+    await world.admitted()
+    assert world.began == [100] and world.shares.unclaimed == {SHARE: False}
+
+
+@pytest.mark.parametrize("lost", [True, False])
+async def test_a_new_partition_does_not_hide_that_the_target_was_restored(*, lost: bool) -> None:
+    """By key, a position for the present topic says that what is there was copied since it was made: then the others
+    begin again. `lost`: the group's positions are."""
+    world = World(by_key=True)
+    former = position_at(100, str(UUID(int=8)))
+    world.saved[SHARE] = former
+    world.positions = {} if lost else {SHARE: former}
+    world.answers.set()
+    world.of_other.set()
+    world.shares.assigned([OTHER])
+    await world.admitted()
+    assert world.began == []
+    assert "are of a former topic of that name" in world.shares.troubles[OTHER][0].message
 
 
 async def test_all_positions_are_saved_again_where_the_topic_was_made_again() -> None:
