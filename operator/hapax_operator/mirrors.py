@@ -230,20 +230,20 @@ class MirrorReconciler:
         known = self._all.get(ref)
         body = await self._api.get(ref)
         if body is not None:
-            self._answered(body)
+            self._answered(read_mirror(body), known)
         elif known is not None:
             self.gone(ref, known.meta.uid)
 
-    def _answered(self, body: Mapping[str, Any]) -> None:
-        """Unless the watch has already reported a later change, which it does only once."""
-        mirror = read_mirror(body)
+    def _answered(self, mirror: MirrorResource, asked: MirrorResource | None) -> None:
+        """As of `Reconciler`."""
         known = self._all.get(mirror.meta.ref)
-        if known is None or not mirror.meta.is_older_than(known.meta):
+        if not mirror.meta.is_overtaken(None if asked is None else asked.meta, None if known is None else known.meta):
             self._known_as(mirror)
 
     def _written(self, ref: Ref, body: Mapping[str, Any]) -> None:
         if ref in self._all:
-            self._answered(body)
+            written = read_mirror(body)
+            self._answered(written, written)
 
 
 def _deployment_path(mirror: MirrorResource) -> str:

@@ -356,12 +356,8 @@ class Reconciler:
     async def _missed(self, resource: Resource) -> None:
         """Called when a write was rejected: the resource is gone, replaced by another of its name, or changes
         continually. A resource that still exists must not be forgotten, because no further event may report it."""
-        ref, uid = resource.meta.ref, resource.meta.uid
-        body = await self._api.get(ref)
-        if body is None or body["metadata"]["uid"] != uid:
-            self.gone(ref, uid)
-        if body is not None:
-            self._known_as(read(ref.plural, body, self._policy))
+        await self._refresh(resource.meta.ref)
+        if resource.meta.ref in self.resources:
             self._queue.add_after(_key(resource), _MISSED_S)
 
     async def _confirm(self, claimants: list[TopicResource]) -> None:
@@ -373,7 +369,7 @@ class Reconciler:
         known = self.resources.get(ref)  # before: the answer says nothing of one that the watch reports meanwhile
         body = await self._api.get(ref)
         if body is not None:
-            self._answered(read(ref.plural, body, self._policy))
+            self._answered(read(ref.plural, body, self._policy), known)
         elif known is not None:
             self.gone(ref, known.meta.uid)
 
@@ -390,13 +386,14 @@ class Reconciler:
 
     def _written(self, ref: Ref, body: Mapping[str, Any]) -> None:
         if ref in self.resources:
-            self._answered(read(ref.plural, body, self._policy))
+            written = read(ref.plural, body, self._policy)
+            self._answered(written, written)
 
-    def _answered(self, resource: Resource) -> None:
-        """Takes the API server's answer, unless the watch has already reported a later change, which it does only
-        once."""
+    def _answered(self, resource: Resource, asked: Resource | None) -> None:
+        """Takes the API server's answer, unless the watch has reported a later state since the question, when the
+        resource was known as `asked`."""
         known = self.resources.get(resource.meta.ref)
-        if known is None or not resource.meta.is_older_than(known.meta):
+        if not resource.meta.is_overtaken(None if asked is None else asked.meta, None if known is None else known.meta):
             self._known_as(resource)
 
     async def _note(self, resource: Resource | SparkWork, note: Note) -> None:

@@ -97,6 +97,15 @@ class Meta:
             return False
         return int(self.version) < int(other.version)
 
+    def is_overtaken(self, asked: Meta | None, known: Meta | None) -> bool:
+        """Of an answer: whether a watch, which tells of each state once, has told of a later one meanwhile. `asked`:
+        the resource as it was known when the API server was asked; `known`: as it is now."""
+        if known is None:
+            return asked is not None and asked.uid == self.uid
+        if known.uid == self.uid:
+            return self.is_older_than(known)
+        return asked is None or asked.uid != known.uid
+
     @property
     def age(self) -> tuple[str, str]:
         """A sort key, the oldest first. The uid decides between resources of the same second."""

@@ -315,20 +315,20 @@ class UserReconciler:
         known = self._all.get(ref)
         body = await self._api.get(ref)
         if body is not None:
-            self._answered(body)
+            self._answered(read_user(body, self._access.rules), known)
         elif known is not None:
             self.gone(ref, known.meta.uid)
 
-    def _answered(self, body: Mapping[str, Any]) -> None:
-        """Unless the watch has already reported a later change, which it does only once."""
-        resource = read_user(body, self._access.rules)
+    def _answered(self, resource: UserResource, asked: UserResource | None) -> None:
+        """As of `Reconciler`."""
         known = self._all.get(resource.meta.ref)
-        if known is None or not resource.meta.is_older_than(known.meta):
+        if not resource.meta.is_overtaken(None if asked is None else asked.meta, None if known is None else known.meta):
             self._known_as(resource)
 
     def _written(self, ref: Ref, body: Mapping[str, Any]) -> None:
         if ref in self._all:
-            self._answered(body)
+            written = read_user(body, self._access.rules)
+            self._answered(written, written)
 
     async def _missed(self, resource: UserResource) -> None:
         """A write was rejected: the resource is gone, replaced or changed."""

@@ -293,9 +293,10 @@ class Processor:
             try:
                 if await self.producer._has_expired():
                     return Kind.TIMED_OUT
-            except RetriableError as another:
-                log.info("processing: whether the transactional id has expired is not known yet: %s", another)
-                return Kind.UNKNOWN
+            except HapaxError as another:
+                log.info("processing: whether the transactional id has expired is not known: %s", another)
+                if isinstance(another, RetriableError):
+                    return Kind.UNKNOWN
         return kind_of(error)
 
     async def _carry_out(self, action: Action) -> None:

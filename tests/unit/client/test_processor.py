@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hapax.client.errors import FatalError, RetriableError, SettingsError
+from hapax.client.errors import FatalError, HapaxError, RetriableError, SettingsError
 from hapax.client.process_machine import Kind, Write
 from hapax.client.process_records import Failed, NewRecord, dead_letter
 from hapax.client.processor import Processor, asynchronous_caller, call_each
@@ -160,21 +160,22 @@ async def test_a_poll_that_fails_at_once_leaves_the_loop_to_others_without_pause
     await asyncio.wait_for(failing.run(), 10)
 
 
-@pytest.mark.parametrize("expired", [True, False, None], ids=["expired", "another's now", "not known"])
+@pytest.mark.parametrize(("expired", "kind"), [
+    (True, Kind.TIMED_OUT), (False, Kind.FATAL), (RetriableError("the coordinator moves"), Kind.UNKNOWN),
+    (FatalError("not authorised"), Kind.FATAL)], ids=["expired", "another's now", "not known yet", "not told"])
 async def test_only_an_id_that_nobody_has_is_initialised_again(
-    expired: bool | None, monkeypatch: pytest.MonkeyPatch
+    expired: bool | HapaxError, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else an instance that was idle for long would fence its successor."""
 
     async def has_expired() -> bool:
-        if expired is None:
-            raise RetriableError("the coordinator moves")
+        if isinstance(expired, HapaxError):
+            raise expired
         return expired
 
     refused = fed(lambda record: None, monkeypatch)
     monkeypatch.setattr(refused.producer, "_has_expired", has_expired)
-    kind = await refused._kind_of(FatalError("no such id", code=ErrorCode.INVALID_PRODUCER_ID_MAPPING))
-    assert kind is {True: Kind.TIMED_OUT, False: Kind.FATAL, None: Kind.UNKNOWN}[expired]
+    assert await refused._kind_of(FatalError("no such id", code=ErrorCode.INVALID_PRODUCER_ID_MAPPING)) is kind
 
 
 # --- cancellations --------------------------------------------------------------------------------------------

@@ -93,6 +93,34 @@ async def test_a_mirror_whose_topics_an_older_one_takes_over_is_looked_at_at_onc
     assert await drained(reconciler) == {FIRST, SECOND}, "and when its topics are free again"
 
 
+@pytest.mark.parametrize(("before", "told", "answer", "left"), [
+    ([], ["2"], None, "2"), (["1"], ["2"], None, "2"), (["1"], ["2"], "1", "2"), (["1"], [], "1", None)])
+async def test_what_a_watch_tells_while_the_api_server_is_asked_counts(
+    reconciler: MirrorReconciler, api: Api, monkeypatch: pytest.MonkeyPatch,
+    before: list[str], told: list[str], answer: str | None, left: str | None,
+) -> None:
+    """It tells of each state once."""
+    def of(uid: str) -> dict[str, Any]:
+        made = body("first")
+        return {**made, "metadata": {**made["metadata"], "uid": uid}}
+
+    async def get(_: Ref) -> Mapping[str, Any] | None:
+        reconciler.gone(FIRST, "1")
+        for uid in told:
+            reconciler.seen(of(uid))
+        return None if answer is None else of(answer)
+
+    monkeypatch.setattr(api, "get", get)
+    for uid in before:
+        reconciler.seen(of(uid))
+    await reconciler._refresh(FIRST)
+    known = reconciler.get(FIRST)
+    assert (known and known.meta.uid) == left
+    if before:
+        reconciler._written(FIRST, of("1"))
+        assert reconciler.get(FIRST) == known
+
+
 async def test_a_mirror_that_comes_from_another_cluster_or_goes_there_is_looked_at_with_those_that_it_crosses(
     reconciler: MirrorReconciler, api: Api
 ) -> None:

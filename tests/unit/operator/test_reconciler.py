@@ -95,6 +95,8 @@ async def test_an_answer_that_is_older_than_what_the_watch_told_changes_nothing(
         made._written(REF, at("9", 1))
         await made._refresh(REF)
         assert [each.partitions for each in made.resources.claimants("orders")] == [2]
+        await made._missed(made.resources.claimants("orders")[0])
+        assert [each.partitions for each in made.resources.claimants("orders")] == [2]
         made._written(REF, at("11", 3))
         assert [each.partitions for each in made.resources.claimants("orders")] == [3]
         made.seen(TOPICS, at("4", 4))
@@ -127,6 +129,28 @@ async def test_an_answer_from_before_a_resource_was_made_does_not_end_it(before:
         known = made.resources.get(LOADER)
         assert known is not None and known.meta.uid == "2"
         assert LOADER in await queued(made)
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_an_answer_from_before_a_resource_s_end_does_not_bring_it_back(again: bool) -> None:
+    """What the watch told meanwhile it tells once. A resource that came back would keep its policy, for example."""
+    class Early(Api):
+        async def get(self, ref: Ref) -> Mapping[str, Any] | None:
+            made.gone(LOADER, "1")
+            if again:
+                made.seen(PRODUCERS, loader("2"))
+            return await super().get(ref)
+
+    async with reconciler(Early(loader("1"))) as made:
+        for rejected in (False, True):
+            made.seen(PRODUCERS, loader("1"))
+            resource = made.resources.get(LOADER)
+            assert resource is not None
+            await (made._missed(resource) if rejected else made._refresh(LOADER))
+            known = made.resources.get(LOADER)
+            assert (known and known.meta.uid) == ("2" if again else None)
+            made._written(LOADER, loader("1"))
+            assert made.resources.get(LOADER) == known
 
 
 async def test_a_resource_that_the_look_at_another_finds_is_looked_at_itself() -> None:

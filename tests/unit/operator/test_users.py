@@ -82,6 +82,31 @@ async def test_a_user_without_finalizer_whose_end_no_watch_told_loses_its_rights
     await made.close()
 
 
+@pytest.mark.parametrize(("before", "told", "answer", "left"), [
+    ([], ["2"], None, "2"), (["1"], ["2"], None, "2"), (["1"], ["2"], "1", "2"), (["1"], [], "1", None)])
+async def test_what_a_watch_tells_while_the_api_server_is_asked_counts(
+    before: list[str], told: list[str], answer: str | None, left: str | None
+) -> None:
+    """It tells of each state once."""
+    class Late(Api):
+        async def get(self, ref: Ref) -> Mapping[str, Any] | None:
+            made.gone(REF, "1")
+            for uid in told:
+                made.seen(body(uid))
+            return await super().get(ref)
+
+    made = reconciler(Late(None if answer is None else body(answer)), NOTHING)
+    for uid in before:
+        made.seen(body(uid))
+    await made._refresh(REF)
+    known = made.get(REF)
+    assert (known and known.meta.uid) == left
+    if before:
+        made._written(REF, body("1"))
+        assert made.get(REF) == known
+    await made.close()
+
+
 async def test_an_event_tells_what_was_done_and_not_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """An admission policy or a quota of Secrets may refuse at each try."""
     api, refuses = Api(body(finalizers=(USER_FINALIZER,))), True
