@@ -514,8 +514,12 @@ class Shares:
             " another --prefix, or give --into-existing to copy everything behind what is there")
 
     async def _data_partitions(self, share: TopicPartition) -> list[TopicPartition]:
+        """Raises HapaxError; RetriableError where the node that answers has not heard of the topic."""
         data = self._topics.data_topic(share.topic)
         listed = await self._clients.target.list_topics([data])
+        if not listed:
+            raise RetriableError(
+                f"the target does not show topic {data!r}", code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return [TopicPartition(data, PartitionIndex(each.partition)) for topic in listed for each in topic.partitions]
 
     async def _has_begun(self, share: TopicPartition) -> bool:

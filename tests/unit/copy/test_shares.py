@@ -237,6 +237,15 @@ async def test_a_new_partition_does_not_hide_that_the_target_was_restored(*, los
     assert "are of a former topic of that name" in world.shares.troubles[OTHER][0].message
 
 
+async def test_a_topic_that_a_node_has_not_heard_of_is_not_an_empty_one() -> None:
+    """By key, after a restore: an empty topic is filled from the beginning."""
+    world = World(by_key=True)
+    world.answers.set()
+    world.shown = False
+    with pytest.raises(RetriableError, match="does not show"):
+        await world.shares._unused(SHARE, "t-0", former=True)
+
+
 async def test_all_positions_are_saved_again_where_the_topic_was_made_again() -> None:
     world = World()
     world.committed_offset, world.committed_of = 100, str(UUID(int=9))
