@@ -10,6 +10,7 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, ClassVar, TypeVar
 
 import gevent.threadpool  # type: ignore[import-untyped]
@@ -197,7 +198,10 @@ class RestUser(FastHttpUser):
     """Reads the cluster's state through the REST API, as a dashboard does."""
 
     wait_time = between(0.05, 0.15)
-    paths: ClassVar = ("/v1/topics", f"/v1/topics/{PLAIN}", "/v1/transactions", f"/v1/groups/{GROUP}/lag", "/v1/nodes")
+    lag: ClassVar = f"/v1/groups/{GROUP}/lag"
+    paths: ClassVar = ("/v1/topics", f"/v1/topics/{PLAIN}", "/v1/transactions", lag, "/v1/nodes")
+    has_group: ClassVar = False
+    """The copies' group exists from their first transaction on, which may come after the first question."""
 
     def on_start(self) -> None:
         options: Any = self.environment.parsed_options
@@ -208,5 +212,8 @@ class RestUser(FastHttpUser):
     def look(self) -> None:
         path = self.paths[self.turn % len(self.paths)]
         self.turn += 1
-        with self.rest("GET", path, headers=self.headers):
-            pass
+        with self.rest("GET", path, headers=self.headers) as answer:
+            if path == self.lag and answer.status_code == HTTPStatus.OK:
+                RestUser.has_group = True
+            elif path == self.lag and answer.status_code == HTTPStatus.NOT_FOUND and not RestUser.has_group:
+                answer.success()
