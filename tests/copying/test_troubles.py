@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 
 from copying.following import PREFIX, copied, copy_once, following, in_trouble, settings_of, troubles, write
 from copying.world import delete_records, is_copied, make_topic, read_all
 from hapax.client import Admin, FatalError, OffsetAndMetadata, Producer
 from hapax.client.errors import SettingsError
+from hapax.client.offsets import PartitionOffsets
+from hapax.copy import copier as module
+from hapax.copy.copier import Copier
 from hapax.core.types import PartitionIndex, TopicPartition
 from hapax.local.cluster import LocalCluster
 from integration.waiting import until
@@ -140,6 +147,40 @@ async def test_a_topic_for_which_another_copy_s_own_one_would_stand(both: LocalC
     for _ in range(2):
         (found, *_) = (await copy_once(both.bootstrap, f"{topic}.positions", by_key=True)).values()
         assert found.trouble == ""
+
+
+async def test_two_processes_that_each_have_a_trouble_do_not_wait_for_each_other(
+    both: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither knows of the other's, which keeps its position where it is."""
+    monkeypatch.setattr(module, "_STANDSTILL_MS", 1000)
+    for name in (topic, PREFIX + topic):
+        await make_topic(both.bootstrap, name, 2)
+        for partition in (0, 1):
+            await write(both.bootstrap, name, 5, partition)
+    copiers = [Copier(settings_of(both.bootstrap, topic, instance=each)) for each in "ab"]
+
+    async def shared() -> bool:
+        return all(len(each._shares.owned) == 1 for each in copiers)
+
+    for copier in copiers:
+        source = copier._clients.source
+
+        async def slowly(
+            partitions: Iterable[TopicPartition], ask: Any = source.listed_offsets
+        ) -> dict[TopicPartition, PartitionOffsets]:
+            """Neither finds out before both have one."""
+            wanted = list(partitions)
+            if len(wanted) == 1:
+                await until(shared, "one partition each")
+            found: dict[TopicPartition, PartitionOffsets] = await ask(wanted)
+            return found
+
+        monkeypatch.setattr(source, "listed_offsets", slowly)
+    async with asyncio.timeout(90):
+        results = await asyncio.gather(*(each.run() for each in copiers))
+    said = {each.partition for found in results for each in found if "already holds offsets" in each.trouble}
+    assert said == {0, 1}
 
 
 async def test_no_topic_matches(both: LocalCluster) -> None:

@@ -57,6 +57,8 @@ _STUCK_MS: Final = 2_000
 """If nothing was copied for this time, a transaction that fills the buffer is split."""
 _FENCED_S: Final = 6.0
 """How long a fenced producer waits for its group's reason: two heartbeats, and a pause."""
+_STANDSTILL_MS: Final = 30_000
+"""Longer than it takes the group to find out that a process was killed."""
 _WRITER_SETTINGS: Final = {
     "buffer.memory": 256 << 20, "max.request.size": 16 << 20, "transaction.timeout.ms": 60_000, "max.block.ms": 5_000,
 }  # fmt: skip
@@ -98,6 +100,9 @@ class Copier:
         """Last stable offset of a share that waits for an open transaction, and since when."""
         self._limits: dict[str, int] = {}
         """Topic of the target -> bytes of a batch that is put together of several, where it takes no larger ones."""
+        self._others: tuple[dict[TopicPartition, int] | None, int] = None, 0
+        """Positions of the shares of other processes when this one last had nothing more to do, and since when they are
+        the same."""
         self._passed_over: set[TopicPartition] = set()
         """Shares whose partition was not read far enough for the transactions that are copied."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -510,7 +515,18 @@ class Copier:
             return True
         if not self._shares.owned and not self._clients.group.group_metadata().generation > 0:
             return False
-        return await self._shares.copied_by_others({share: self._ends[share] for share in others})
+        if await self._shares.copied_by_others({share: self._ends[share] for share in others}):
+            return True
+        return bool(self._shares.troubles) and self._others_stand_still()
+
+    def _others_stand_still(self) -> bool:
+        """Whether no other process has come further for a while. It may be waiting for a share that is in trouble here,
+        as this one waits for it. Once this one has ended, with the error, the other has that share too."""
+        former, since = self._others
+        if self._shares.others != former:
+            self._others = self._shares.others, self._now()
+            return False
+        return self._now() - since >= _STANDSTILL_MS
 
     def _reaches_end(self, share: TopicPartition, reading: Reading) -> bool:
         end = self._ends[share]

@@ -116,6 +116,8 @@ class Shares:
         self._compared: set[TopicPartition] = set()
         """Shares in trouble whose position both places have. The copy's own topic is not read for each of their
         attempts."""
+        self.others: dict[TopicPartition, int] = {}
+        """Positions of shares that this process does not read, when they were last looked up."""
         self.sources: dict[TopicPartition, TopicPartition] = {}
         """Share -> partition of the source, of the whole copy."""
         self.target_ids: dict[TopicPartition, TargetIds] = {}
@@ -471,6 +473,7 @@ class Shares:
         """Whether the group's positions of shares that this process does not read have reached their ends. One that
         does not fit the source is a trouble of its share, also before the group has assigned it. Raises HapaxError."""
         committed = await self._clients.group.committed(list(ends))
+        self.others = {share: position.offset for share, position in committed.items()}
         if not all(share in committed and committed[share].offset >= end for share, end in ends.items()):
             return False
         topics = await self._clients.reading.existing({self.sources[share].topic for share in ends})
