@@ -11,8 +11,10 @@ from hapax.local.authority import Authority
 from hapax.local.folder import hold_port
 
 NODES = (0, 1, 2, 100, 101)
-_HELD: list[socket.socket] = []
 """Ids of brokers and coordinators that a test may start."""
+SECOND = 200
+"""From the first port of a listener to that of a second one, where a test has it."""
+_HELD: list[socket.socket] = []
 
 
 class Secured(NamedTuple):
@@ -77,6 +79,7 @@ def free_ports() -> int:
         try:
             for node in NODES:
                 held += hold_port(first + node)
+                held += hold_port(first + SECOND + node)
         except OSError:
             for each in held:
                 each.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from clients.logins import AUDIENCE, Logins
+from clients.secured import SECOND
 from hapax.client import NewTopic
 from hapax.client.blocking import Admin, Consumer, Producer
 from hapax.client.errors import HapaxError
@@ -20,7 +21,7 @@ from hapax_kube.operator import Namespace
 
 ISSUER: Final = "https://kubernetes.default.svc"
 """Of the tests' API server."""
-CERTIFIED: Final = 200
+CERTIFIED: Final = SECOND
 """From the first port of the listener with passwords to that of the one with certificates."""
 RULES: Final = [{
     "names": ["*"], "topics": ["{namespace}.*"], "groups": ["{namespace}.*"], "transactionalIds": ["{namespace}.*"],
