@@ -116,7 +116,7 @@ chaos: setup ## inject faults into real processes and check the histories: make 
 	@PYTHONPATH=tests $(BIN)/python -m hapax_chaos --minutes $(MINUTES) --only '$(ONLY)' $(if $(SECURE),--secure)
 
 copy-test: setup ## copies from Apache Kafka and from Hapax while everything is killed, judged by the checker (under ten minutes): make copy-test COPY_SECONDS=120
-	@COPY_TEST_SECONDS=$(or $(COPY_SECONDS),120) $(BIN)/python -m pytest -s tests/copying
+	@COPY_TEST_SECONDS=$(or $(COPY_SECONDS),100) $(BIN)/python -m pytest -s tests/copying
 
 load: setup ## put load on a cluster whose processes are killed, then count the records: make load MINUTES=30 SHAPE=soak, LOAD='--secure --rotate-every 20'
 	@$(BIN)/python -m hapax_load --minutes $(MINUTES) --shape $(SHAPE) $(LOAD)
